@@ -33,7 +33,7 @@ def _exit_codes(name: str, value: object, example: str, later: Later) -> Iterato
     """One or several. A container that is not iterable is accepted."""
     codes = value if isinstance(value, Collection) and not isinstance(value, str | bytes | range) else (value,)
     if not all(isinstance(code, int | Container) and not isinstance(code, bool | str | bytes) for code in codes):
-        yield Problem(name, f"{value!r} is neither a number nor several", f"write {example}")
+        yield Problem(name, f"{value!r} is neither a number nor a list of numbers", f"write {example}")
 
 
 def _callbacks(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:

@@ -100,5 +100,5 @@ def _unfilled(given: Any, filled: Any, path: tuple[str | int, ...]) -> Iterator[
         for index, (one, other) in enumerate(zip(given, filled, strict=False)):
             yield from _unfilled(one, other, (*path, index))
     elif filled == _NONE and is_template(given):
-        hint = "write {{ … or 'default' }}, or hand over a value that may be None without a template: XComArg"
-        yield Problem(format_field_path(path), f"the template {given} came to None", hint)
+        hint = "write {{ … or 'default' }}, or pass a value that may be None without a template: XComArg"
+        yield Problem(format_field_path(path), f"the template {given} gave None", hint)

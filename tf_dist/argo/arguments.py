@@ -145,7 +145,7 @@ def output_problems(given: Any) -> Iterator[Problem]:
         if not isinstance(name, str) or not _OUTPUT.fullmatch(name):
             yield Problem(where, f"{name!r} is not the name of an output", "use letters, digits, - and _")
         elif name in contract.OUTPUTS:
-            yield Problem(where, f"each step has an output {name} already", "give the metric another name")
+            yield Problem(where, f"every step already has an output {name}", "give the metric another name")
         elif name in seen:
             yield Problem(where, f"{name} is in it twice", "leave one out")
         seen.append(name)

@@ -88,7 +88,7 @@ class Input:
         """The problems of the declaration."""
         if self.type not in _TYPES:
             known = ", ".join(one.__name__ for one in _TYPES)
-            yield Problem(f"input {self.name}", f"{self.type!r} is none of {known}")
+            yield Problem(f"input {self.name}", f"{self.type!r} is not one of {known}")
         yield from self.at(path).problems()
 
 

@@ -100,8 +100,8 @@ def tf_job_resource(
         hint = "use TFJobStep, which sends it, or put the code into the image"
         raise InvalidJob([Problem("job", "a resource step cannot send its code, because it creates one object", hint)])
     if packages_of(documents[0]):
-        hint = "use TFJobStep, whose launcher has each pod install them, or put the packages into the image"
-        raise InvalidJob([Problem("job", "a resource step cannot have packages installed", hint)])
+        hint = "use TFJobStep, which has each pod install them, or put the packages into the image"
+        raise InvalidJob([Problem("job", "a resource step cannot install packages", hint)])
     document = with_startup_timeout(documents[0], limit)
     filled = _FilledIn()
     tailoring = StepOverrides(
@@ -159,7 +159,7 @@ def _check(texts: Mapping[str, Any], values: Mapping[str, object]) -> None:
         if not is_lone_reference(text):
             problems += reference_problems(what, str(text or ""), "write one {{…}} and nothing else")
         elif not _NAMED.fullmatch(text):
-            problems.append(Problem(what, f"{text} is more than a name", "write {{inputs.parameters.NAME}}"))
+            problems.append(Problem(what, f"{text} contains more than a name", "write {{inputs.parameters.NAME}}"))
     for name, value in values.items():
         row = ROWS.get(name)  # Argo fills in nothing there
         problems += row.problems(value, lambda _: False) if row else SWITCH.problems(name, value, lambda _: False)

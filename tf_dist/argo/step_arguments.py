@@ -148,7 +148,7 @@ def _value_problems(step: TFJobStep) -> Iterator[Problem]:
             yield from value_problems(name, getattr(step, name), row)
     if step.command not in (None, LAUNCHER):
         hint = "write the command of the replicas into the job"
-        yield Problem("command", "is the launcher's own", hint)
+        yield Problem("command", "is set by the launcher itself", hint)
     seconds = step.grace_seconds
     if not isinstance(seconds, int) or isinstance(seconds, bool) or seconds < 1:
         yield Problem("grace_seconds", f"{seconds!r} is not a whole number of seconds above 0", "write 60")
@@ -221,8 +221,8 @@ def _name_problems(step: TFJobStep) -> Iterator[Problem]:
         first, other = known.setdefault(name, (where, declared))
         alike = declared[0] in (None, other[0]) if first == "inputs" else other == declared
         if not alike:
-            problem = f"the input parameter {name} is declared in another way by {first}"
-            yield Problem(where, problem, "declare both alike, or give one another name")
+            problem = f"the input parameter {name} is declared differently by {first}"
+            yield Problem(where, problem, "declare both alike, or rename one of them")
 
 
 def _declaration(given: Any) -> tuple[str | None, ...]:
@@ -265,7 +265,7 @@ def _mount_problems(step: TFJobStep) -> Iterator[Problem]:
     data = _data_mounts(step)
     if not data:
         hint = 'write volumes=[ExistingVolume(name="models", claim_name="tf-dist-models", mount_path="/models")]'
-        yield Problem("checkpoint_artifact", "the step mounts no volume that a checkpoint could be on", hint)
+        yield Problem("checkpoint_artifact", "the step mounts no volume for checkpoints", hint)
     for hidden in (*_TOKENS, contract.OUT, *(folder for folder, private in _mounts(step) if private)):
         for folder in data:
             if PurePosixPath(hidden).is_relative_to(folder):

@@ -61,7 +61,7 @@ def _default_image() -> str:
     if global_config.image != _NO_IMAGE:
         return global_config.image
     warnings.warn(
-        f"the step runs the image {IMAGE}, which is in no registry: build and push it (deploy/Dockerfile), and set "
+        f"the step runs the image {IMAGE}, which is not in a registry: build and push it (deploy/Dockerfile), and set "
         f'global_config.image = "REGISTRY/{IMAGE}", or give the step an image',
         stacklevel=4,
     )

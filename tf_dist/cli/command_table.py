@@ -55,7 +55,7 @@ COMMANDS: Final = (
     Command("controller", "controller:controller", _CLUSTERS, "Run the controller of a cluster"),
     Command("install", "install:install", _CLUSTERS, "Print the manifests that a cluster needs"),
     Command("simulate", "simulate:simulate", _CLUSTERS, "Compare policies on a trace of jobs"),
-    Command("local", "local:app", _CLUSTERS, "Start and stop a lasting cluster on this machine"),
+    Command("local", "local:app", _CLUSTERS, "Start and stop a persistent cluster on this machine"),
     Command("argo-launch", "argo_workflows:argo_launch", _PIPELINES, "Run a job as a step of an Argo workflow"),
     Command("argo-clean", "argo_workflows:argo_clean", _PIPELINES, "Delete the running jobs of an Argo workflow"),
     Command("workflows", "argo_workflows:app", _PIPELINES, "Export workflows for Argo"),

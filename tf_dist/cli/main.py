@@ -86,7 +86,7 @@ def _usage(error: Any, arguments: Sequence[str]) -> int:
     path = context.command_path if context is not None else "tf-dist"
     if message := _usage_text(error):
         hint = _script_hint(error, path, arguments) or _kubectl_hint(error, path)
-        output.failure(message, hint or f"{path} --help shows what can be given")
+        output.failure(message, hint or f"{path} --help shows what it accepts")
     return exit_codes.USAGE
 
 
@@ -136,7 +136,7 @@ def _output_closed(reason: str) -> int:
     os.close(null)
     if not reason:
         return exit_codes.BROKEN_PIPE
-    output.failure(f"cannot write to standard output: {reason}", "make room, or send it elsewhere")
+    output.failure(f"cannot write to standard output: {reason}", "free disk space, or redirect the output elsewhere")
     return exit_codes.FAILED
 
 

@@ -89,7 +89,9 @@ def policy_changes(
             raise _refuse("--fallback", what, _fallback_hint(text)) from None
         entries += found if isinstance(found, list) else [found]  # a list is what the annotation and a step take
     if admission_timeout and not fallback:
-        raise _refuse("--admission-timeout", "is the time before a fallback, and there is none", "add --fallback JSON")
+        raise _refuse(
+            "--admission-timeout", "sets the time before a fallback, but there is no fallback", "add --fallback JSON"
+        )
     parse_seconds(admission_timeout, "--admission-timeout")
     annotations = policy_annotations(
         fallback=entries if fallback else None,
@@ -103,7 +105,7 @@ def policy_changes(
 
 def _fallback_hint(text: str) -> str:
     if text.startswith("@") or text.endswith((".json", ".yaml", ".yml")):
-        return f"""a file goes in as --fallback "$(cat {text.removeprefix("@")})\""""
+        return f"""pass a file as --fallback "$(cat {text.removeprefix("@")})\""""
     return """write --fallback '{"workers": 4}'"""
 
 

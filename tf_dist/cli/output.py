@@ -127,7 +127,7 @@ def styled(text: str, style: str, stream: Any = None) -> str:
 
 def failure(message: str, hint: str = "") -> None:
     """An error and the way out, on standard error."""
-    first, *rest = (message or "it failed without a word").split("\n")
+    first, *rest = (message or "it failed without a message").split("\n")
     note(f"{styled('error:', 'red bold', sys.stderr)} {first}")
     for text in rest:
         note(f"  {text}")

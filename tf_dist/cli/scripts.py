@@ -29,10 +29,11 @@ Program = Annotated[
 ]
 Workers = Annotated[int | None, run_option("workers", "N", short="-w", min=0)]
 Ps = Annotated[int | None, run_option("ps", "N", min=0)]
-Chief = Annotated[bool, typer.Option("--chief", help="Of a script: a chief beside the workers; else worker 0 leads.")]
-Evaluator = Annotated[bool, typer.Option("--evaluator", help="Of a script: an evaluator.")]
+Chief = Annotated[bool, typer.Option("--chief", help="For a script: add a chief. Without it, worker 0 leads.")]
+Evaluator = Annotated[bool, typer.Option("--evaluator", help="For a script: add an evaluator.")]
 Gpus = Annotated[
-    int, typer.Option("--gpus", metavar="N", min=0, help="Of a script: GPUs of each replica but parameter servers.")
+    int,
+    typer.Option("--gpus", metavar="N", min=0, help="For a script: GPUs of each replica, except parameter servers."),
 ]
 Image = Annotated[str, run_option("image", "IMAGE")]
 Env = Annotated[
@@ -41,8 +42,10 @@ Env = Annotated[
         "--env",
         "-e",
         metavar="NAME[=VALUE]",
-        help="A variable of every container. Without a value that of this shell, which is kept in a Secret. A job file "
-        "keeps those that it has.",
+        help=(
+            "A variable of every container. NAME alone takes the value from this shell and stores it in a Secret. "
+            "Variables of a job file are not replaced."
+        ),
     ),
 ]
 EnvFile = Annotated[
@@ -50,7 +53,7 @@ EnvFile = Annotated[
     typer.Option(
         "--env-file",
         metavar="FILE",
-        help="Variables, NAME=VALUE or NAME a line, which are kept in a Secret; --env comes after them.",
+        help="A file with NAME=VALUE or NAME on each line. The values are stored in a Secret; --env overrides them.",
     ),
 ]
 Code = Annotated[str, run_option("code", "DIR")]
@@ -65,7 +68,7 @@ Package = Annotated[
 ]
 Queue = Annotated[str, run_option("queue_name", "QUEUE", name="--queue")]
 Name = Annotated[str, typer.Option("--name", metavar="NAME", help="The name of the job.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be submitted as YAML, and end.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be submitted as YAML, and exit.")]
 
 _NAME: Final = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
 _DOCUMENTS: Final = (".yaml", ".yml", ".json")
@@ -109,7 +112,7 @@ class JobArguments:
         _refuse(problem for file in files for problem in _no_script(file))
         scripts = [file for file in files if is_script(file)]
         if len(files) > 1 and scripts:
-            what = f"{scripts[0]} is a script, and runs alone"
+            what = f"{scripts[0]} is a script, and must be the only file"
             raise InvalidJob([Problem("FILE", what, "arguments of it come after --; job files go in another command")])
         shown, hidden = self.variables()
         nonce = secrets.token_hex(_NONCE)
@@ -135,7 +138,9 @@ class JobArguments:
         from tf_dist.client.tfjob import TFJob
 
         if self.workers == 0 and not self.chief:
-            raise InvalidJob([Problem("--workers", "0 leaves nobody to train", "write --workers 1, or add --chief")])
+            raise InvalidJob(
+                [Problem("--workers", "0 leaves no replica that trains", "write --workers 1, or add --chief")]
+            )
         try:
             return TFJob.from_script(
                 script,
@@ -271,7 +276,7 @@ def _no_script(file: str) -> Iterator[Problem]:
     if not path.is_file() or path.suffix in (".py", *_DOCUMENTS):
         return
     if path.suffix == ".ipynb":
-        hint = f"make a script of it: jupyter nbconvert --to script {shlex.quote(file)}"
+        hint = f"convert it to a script: jupyter nbconvert --to script {shlex.quote(file)}"
         yield Problem("FILE", f"{file} is a notebook", hint)
         return
     try:
@@ -280,7 +285,7 @@ def _no_script(file: str) -> Iterator[Problem]:
     except OSError:
         return
     if not has_line and path.suffix == ".sh":
-        yield Problem("FILE", f"{file} has no #! line", "begin it with #!/bin/sh")
+        yield Problem("FILE", f"{file} has no #! line", "start it with #!/bin/sh")
     elif has_line and not os.access(path, os.X_OK):
         yield Problem("FILE", f"{file} is not executable", f"allow it: chmod +x {shlex.quote(file)}")
 

@@ -306,7 +306,9 @@ class Client:
         if job.status.finished and not pods:
             raise Unavailable(f"{job.shown} has ended, and its pods were deleted with their logs", hint=_KEEP_LOGS)
         if not following.count:
-            raise Unavailable(f"no container of {job.shown} has a log", hint=f"tf-dist explain {job.shown} says why")
+            raise Unavailable(
+                f"no container of {job.shown} has a log", hint=f"tf-dist explain {job.shown} explains why"
+            )
         return sorted(found, key=lambda line: line.text.partition(" ")[0])
 
     def _follow(

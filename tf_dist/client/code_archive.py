@@ -70,11 +70,11 @@ def pack_code(folder: str | os.PathLike[str], needed: Iterable[str] = ()) -> byt
     root = Path(existing_folder(folder))
     files = sorted(_files(root), key=lambda one: os.fsencode(one.name))
     if not files:
-        raise _refused(f"{folder} has no file to take along", "see what its .gitignore and .tfdistignore leave out")
+        raise _refused(f"{folder} has no files to send", "check what its .gitignore and .tfdistignore exclude")
     packed_names = {one.name for one in files}
     for name in map(os.path.normpath, needed):
         if not os.path.isabs(name) and name not in packed_names and os.path.isfile(root / name):
-            what = f"{folder} goes along without {name}, which the job runs: an ignore file names it"
+            what = f"{folder} is sent without {name}, which the job runs: an ignore file names it"
             folders = [f"{one}/" for one in reversed(Path(name).parents) if _is_left_out(root, one)]
             raise _refused(what, f"write !/{(folders or [name])[0]} into {root / IGNORE_FILES[-1]}")
     _check_size(folder, files, sum(one.size for one in files), _LARGEST_UNPACKED, "")
@@ -95,9 +95,9 @@ def _check_size(folder: object, files: Sequence[_File], size: int, most: int, ho
     if size <= most and len(files) <= _MOST_FILES:
         return
     if size > most:
-        what = f"{folder} has {_shown(size)}{how}, and {most >> 20} MiB can go along with a job"
+        what = f"{folder} has {_shown(size)}{how}, and {most >> 20} MiB can be sent with a job"
     else:
-        what = f"{folder} has more than {_MOST_FILES} files, which cannot go along with a job"
+        what = f"{folder} has more than {_MOST_FILES} files, which is more than can be sent with a job"
     largest = sorted(files, key=lambda one: -one.size)[:_LISTED]
     listed = ", ".join(f"{one.name} ({_shown(one.size)})" for one in largest)
     raise _refused(f"{what}; its largest files: {listed}", CODE_WAYS)
@@ -248,4 +248,4 @@ def _read(path: Path) -> tuple[bytes, bool]:
         if (before.st_mtime_ns, before.st_size) == (after.st_mtime_ns, after.st_size) and len(data) == after.st_size:
             return data, bool(after.st_mode & stat.S_IXUSR)
     hint = "leave it out: write its name into .tfdistignore; or wait until it is written"
-    raise _refused(f"{path} changes while it is packed", hint)
+    raise _refused(f"{path} changed while it was packed", hint)

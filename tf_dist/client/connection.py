@@ -113,7 +113,7 @@ def connect(kubeconfig: str = "", context: str = "", *, local: bool = False, in_
     if in_cluster:
         pod = client_config.in_cluster_config()
         if pod is None:
-            raise Unavailable("this process is in no pod of a cluster", hint="leave in_cluster out")
+            raise Unavailable("this process does not run in a pod", hint="leave in_cluster out")
         return Connection(pod.cluster(), pod.namespace, _POD, pod)
     if not kubeconfig and not context and (endpoint := lasting.daemon_status()) is not None:
         return Connection(lasting.daemon_client(endpoint), "default", "the local cluster")

@@ -333,7 +333,7 @@ def _duplicate_names(collector: _Collector) -> Iterator[FileProblem]:
         space = "" if kind == QUEUE else metadata.get("namespace") or "default"
         key = (kind, space, str(metadata.get("name")))
         if key in seen and metadata.get("name"):
-            message = f"{key[0]} {key[2]} is there twice: in {_where(seen[key])} too"
+            message = f"{key[0]} {key[2]} appears twice: in {_where(seen[key])} too"
             problem = Problem("metadata.name", message, "give one of them another name")
             yield FileProblem(written.file, written.number, written.line("metadata.name"), problem)
         seen[key] = written
@@ -357,7 +357,7 @@ def one_job(bundle: JobFiles) -> LoadedJob:
         return bundle.jobs[0]
     if not bundle.jobs:
         first = bundle.companions[0]
-        problem = Problem("", "there is no job in it", "a job begins with apiVersion: kubeflow.org/v1, kind: TFJob")
+        problem = Problem("", "there is no job in it", "a job starts with apiVersion: kubeflow.org/v1, kind: TFJob")
         raise InvalidFiles([FileProblem(first.file, None, 0, problem)])
     second = bundle.jobs[1].written
     names = ", ".join(entry.job.key.name for entry in bundle.jobs)

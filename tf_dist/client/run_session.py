@@ -78,9 +78,9 @@ class RunRequest:
         """InvalidFiles for a job that would never start: it is suspended, or another controller manages it."""
         if self.entry.job.managed_elsewhere:
             hint = "leave spec.runPolicy.managedBy out to have tf-dist run it"
-            self.refuse([Problem("spec.runPolicy.managedBy", "another controller is to manage the job", hint)])
+            self.refuse([Problem("spec.runPolicy.managedBy", "another controller manages the job", hint)])
         if self.entry.job.run_policy.suspend:
-            hint = "take the suspension out, or submit it: tf-dist local up, tf-dist submit, tf-dist resume"
+            hint = "remove the suspension, or submit the job: tf-dist local up, tf-dist submit, tf-dist resume"
             self.refuse([Problem("", "the job is suspended, so it would never start", hint)])
 
     def create_companions(self, cluster: Cluster) -> None:
@@ -105,7 +105,7 @@ def _end_text(end: SessionEnd) -> str:
         case EndCause.DELETED:
             return "deleted"
         case EndCause.NOT_ADMITTED | EndCause.OVERDUE:
-            return "never started" if _never_fits(end) else "given up: the time is over"
+            return "never started" if _never_fits(end) else "stopped: the time limit is reached"
     return ""
 
 
@@ -207,7 +207,7 @@ class _RunHost(SessionHost):
         """See ``SessionHost``."""
         if end.cause not in (EndCause.STOPPED, EndCause.NOT_ADMITTED, EndCause.OVERDUE) or _never_fits(end):
             return
-        why = "stopping" if end.cause is EndCause.STOPPED else "the time is over: stopping"
+        why = "stopping" if end.cause is EndCause.STOPPED else "the time limit is reached: stopping"
         monitor, again = self.monitor, self.again
         periods = (one.pod_spec.get("terminationGracePeriodSeconds") for one in monitor.snapshot.job.replica_specs)
         grace = max((_GRACE if one is None else float(one) for one in periods), default=_GRACE)

@@ -231,7 +231,8 @@ def start_events(cluster: Cluster, job: StoredJob, pods: list[Object]) -> list[O
 
 
 _NO_LEADER: Final = (
-    "install a controller (tf-dist install), or see why it does not run; tf-dist run is one itself where nobody leads"
+    "install a controller (tf-dist install), or find out why it does not run; without one, tf-dist run leads the "
+    "namespace itself"
 )
 
 
@@ -254,8 +255,8 @@ def leader_problems(cluster: Cluster, jobs: Iterable[StoredJob]) -> tuple[Diagno
 # What a start is slow by where CoreDNS has its default TTL is not worth a word.
 _SHORT_DENIAL: Final = 5.0
 _LATE_NAMES: Final = (
-    "let the program look for its peers some seconds after its start, as programs do that import TensorFlow; or have "
-    "the Corefile changed: docs/troubleshooting.md, 'The first step takes 30 seconds'"
+    "let the program resolve its peers some seconds after its start, for example after it has imported TensorFlow; or "
+    "change the Corefile: docs/troubleshooting.md, 'The first step takes 30 seconds'"
 )
 
 
@@ -383,7 +384,7 @@ def _of_kinds(kinds: Sequence[Resource], ask: Callable[[Resource], T]) -> list[t
 def definition_missing_error(resource: Resource) -> NotServed:
     """The error for a kind of job that is not installed, with a hint."""
     if resource is VOLCANO_JOBS:
-        hint = "tf-dist convert FILE --to kubeflow.org/v1 makes a TFJob of it, or install Volcano's definitions"
+        hint = "tf-dist convert FILE --to kubeflow.org/v1 makes it a TFJob, or install Volcano's definitions"
     else:
         hint = "tf-dist install | kubectl apply -f -"
     return NotServed(f"the {resource.kind} kind ({resource.plural}.{resource.group}) is not installed there", hint=hint)
@@ -452,7 +453,7 @@ def _visible(cluster: Cluster, namespace: str) -> list[StoredJob]:
 def refuse_finished(job: StoredJob) -> None:
     """InvalidJob for a job that has ended."""
     if job.status.finished:
-        message = f"{job.shown} is {display_phase(job.status)}: it is over"
+        message = f"{job.shown} is {display_phase(job.status)}: it has ended"
         raise InvalidJob([Problem("NAME", message, "submit it again under another name, or delete it first")])
 
 

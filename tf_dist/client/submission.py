@@ -61,7 +61,7 @@ def create_companion(cluster: Cluster, written: YamlDocument, namespace: str, *,
             raise namespace_missing_error(error, namespace) from error
         if done:
             return done
-    raise Conflict(f"{resource.kind} {name} changes faster than it can be written", hint="try again")
+    raise Conflict(f"{resource.kind} {name} keeps changing while tf-dist writes it", hint="try again")
 
 
 def _body(content: Mapping[str, Any], namespace: str | None, owner: str) -> Object:
@@ -117,13 +117,13 @@ def _foreign(resource: Resource, stored: Object, body: Object) -> AlreadyExists:
     metadata, owner = stored["metadata"], body["metadata"]["annotations"][COMPANION_OWNER]
     theirs = (metadata.get("annotations") or {}).get(COMPANION_OWNER)
     name, namespace = metadata["name"], metadata["namespace"]
-    whose = f"belongs to {theirs!r}" if theirs else "names no job as its own"
+    whose = f"belongs to {theirs!r}" if theirs else "does not name the job that it belongs to"
     take = (
         f"kubectl annotate -n {namespace} {resource.kind.lower()}/{name} --overwrite {COMPANION_OWNER}={_quoted(owner)}"
     )
     return AlreadyExists(
-        f"{resource.kind} {name} in namespace {namespace} differs from the one beside the job, and {whose}",
-        hint=f"give it another metadata.name, or, if it is to be this job's: {take}",
+        f"{resource.kind} {name} in namespace {namespace} differs from the one in the job's file, and {whose}",
+        hint=f"give it another metadata.name, or make it this job's: {take}",
     )
 
 

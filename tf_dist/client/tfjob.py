@@ -435,7 +435,7 @@ def _policies(
     """The annotations of these arguments, and their problems."""
     if admission_timeout is not None and fallback is None and not has_fallbacks:
         hint = "add fallback, or limit the wait: Client.wait(…, timeout=…)"
-        return {}, (Problem("admission_timeout", "is the time before a fallback, and there is none", hint),)
+        return {}, (Problem("admission_timeout", "sets the time before a fallback, but there is no fallback", hint),)
     given = RunOptions(
         fallback=fallback, on_eviction=on_eviction, on_preemption=on_preemption, admission_timeout=admission_timeout
     )

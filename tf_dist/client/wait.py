@@ -149,12 +149,12 @@ def goal_steps(
                 refusal = status.refusal
                 report(f"{job.shown}: {refusal}")
             if status.phase in STOPPED and not stopped:
-                report(f"{job.shown} is {display_phase(status)} ({status.message}): it goes on once it is resumed")
+                report(f"{job.shown} is {display_phase(status)} ({status.message}): it continues when it is resumed")
             stopped = status.phase in STOPPED
         if limit is not None and time.monotonic() >= limit:
             state = f"it is {current.state if current else 'gone'}" if listed else "the cluster has not answered"
             message = f"{job.shown} is not {goal} yet, {state}"
-            raise GoalNotReached(message, hint=f"tf-dist explain {job.shown} says why")
+            raise GoalNotReached(message, hint=f"tf-dist explain {job.shown} explains why")
 
 
 def _goal_reached(current: StoredJob | None, job: StoredJob, goal: str) -> bool:
@@ -189,7 +189,7 @@ def _failure(job: StoredJob) -> Exception | None:
     if outcome is None or outcome.kind in (OutcomeKind.SUCCEEDED, OutcomeKind.SUSPENDED):
         return None
     message = f"{job.shown} failed: {job.status.message}"
-    return outcome_error(outcome, message, hint=f"tf-dist explain {job.shown} says more")
+    return outcome_error(outcome, message, hint=f"tf-dist explain {job.shown} explains it")
 
 
 def outcome_now(cluster: Cluster, job: StoredJob) -> Outcome | None:

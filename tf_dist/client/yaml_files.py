@@ -21,7 +21,7 @@ _SAFE_DEPTH: Final = 2000
 
 _NO_TEXT: Final = "a key must be text, not a list or a mapping"
 _DEEP: Final = "is nested more than a hundred deep"
-_BOMB: Final = "unfolds to more than a million values: its aliases (*name) repeat each other"
+_BOMB: Final = "expands to more than a million values: its aliases (*name) repeat each other"
 _NO_NUMBER: Final = "is not a number that can be read"
 _NO_BOOLEAN: Final = "is neither true nor false"
 
@@ -97,7 +97,7 @@ def _keys(node: yaml.MappingNode, place: _NodePath | None) -> Iterator[tuple[int
         if key.tag not in (f"{TAG}str", f"{TAG}merge"):
             yield line, Problem(path, f"the key {name} is not text", f'write "{name}"')
         elif name in lines:
-            yield line, Problem(path, f"is there twice: on line {lines[name]} too", "keep one of them")
+            yield line, Problem(path, f"appears twice: on line {lines[name]} too", "keep one of them")
         lines[name] = line
 
 
@@ -180,7 +180,7 @@ class FileProblem:
     """Whether the file can be used all the same."""
 
 
-_JOB_EXPECTED: Final = "a job begins with apiVersion: kubeflow.org/v1"
+_JOB_EXPECTED: Final = "a job starts with apiVersion: kubeflow.org/v1"
 
 
 def read_yaml_file(name: str, expected: str = _JOB_EXPECTED) -> tuple[list[YamlDocument], list[FileProblem]]:
@@ -195,7 +195,7 @@ def read_yaml_file(name: str, expected: str = _JOB_EXPECTED) -> tuple[list[YamlD
     except _Unreadable as error:
         return [], [_of_file(name, *error.args)]
     if name.endswith(".py"):
-        return [], [_of_file(name, "is a Python program, and no job file", f"tf-dist init {name} writes its job file")]
+        return [], [_of_file(name, "is a Python program, not a job file", f"tf-dist init {name} writes its job file")]
     return read_yaml_text(name, text, expected)
 
 
@@ -205,7 +205,7 @@ def read_yaml_text(name: str, text: str, expected: str = _JOB_EXPECTED) -> tuple
     problems: list[FileProblem] = []
     _load(name, text, documents, problems)
     if not documents and not problems:
-        problems.append(_of_file(name, "holds no document", expected))
+        problems.append(_of_file(name, "contains no document", expected))
     return documents, problems
 
 
@@ -238,7 +238,7 @@ def _content(name: str) -> bytes:
         more = "more than " if name == _STDIN else ""
         raise _Unreadable(
             f"is {more}{size / (1 << 20):.1f} MiB large; no more than {MAX_FILE_SIZE >> 20} MiB are read, because an "
-            "API server takes no more",
+            "API server accepts no more",
             "keep data in volumes, and large settings in files that the image brings",
         )
     return data
@@ -394,7 +394,7 @@ def _construct(
 
 def _unprintable(name: str, text: str, error: yaml.reader.ReaderError) -> FileProblem:
     line = text.encode(errors="replace").count(b"\n", 0, error.position) + 1  # libyaml counts bytes
-    return _of_file(name, f"is not YAML: {error.reason}", f"take out U+{error.character:04X}", line)
+    return _of_file(name, f"is not YAML: {error.reason}", f"remove U+{error.character:04X}", line)
 
 
 def _syntax(name: str, error: yaml.YAMLError, number: int | None = None) -> FileProblem:
@@ -404,7 +404,10 @@ def _syntax(name: str, error: yaml.YAMLError, number: int | None = None) -> File
     message = f"is not YAML: {context + ', ' if context else ''}{what}"
     hint = "if it is a tab: indent with spaces" if "cannot start any token" in what else ""
     if "could not determine a constructor" in what:
-        message, hint = f"has a value that no cluster understands: {what.partition(' for ')[2]}", "quote it, or drop it"
+        message, hint = (
+            f"has a value that no cluster understands: {what.partition(' for ')[2]}",
+            "quote it, or remove it",
+        )
     if mark is None:
         return _of_file(name, message, hint, number=number)
     return _of_file(name, f"{message} (column {mark.column + 1})", hint, mark.line + 1, number)

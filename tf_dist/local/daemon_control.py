@@ -106,7 +106,7 @@ def _current_endpoint(folder: Path) -> DaemonEndpoint:
         endpoint = _read(folder)
         os.kill(endpoint.pid, 0)
     except (OSError, ValueError, TypeError) as error:
-        raise Unavailable("the local cluster does not run, or only starts") from error
+        raise Unavailable("the local cluster is not running, or is still starting") from error
     return endpoint
 
 
@@ -182,7 +182,7 @@ def down(state_dir: Path | None = None, *, timeout: float = 60.0) -> bool:
     deadline = time.monotonic() + timeout
     while _alive(endpoint.pid):
         if time.monotonic() > deadline:
-            raise Unavailable(f"the local cluster (process {endpoint.pid}) does not end", hint="see its daemon.log")
+            raise Unavailable(f"the local cluster (process {endpoint.pid}) does not stop", hint="see its daemon.log")
         time.sleep(_POLL)
     return True
 

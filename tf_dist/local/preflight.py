@@ -85,7 +85,7 @@ def _runnable(plan: ContainerPlan) -> ContainerPlan:
     program = plan.argv[0]
     if "/" not in program:
         found = shutil.which(program, path=plan.env.get("PATH", os.defpath)) is not None
-        where = "is in no folder of the PATH that the container gets"
+        where = "is not on the PATH of the container"
     else:
         path = os.path.join(plan.cwd, program)
         mounted = any(path.startswith(f"{mount.target.rstrip('/')}/") for mount in plan.mounts)
@@ -110,8 +110,8 @@ def _there(volume: Volume) -> Volume:
     if isinstance(volume, HostPathVolume) and not volume.kind.endswith("OrCreate") and not os.path.exists(volume.path):
         raise PodStartError(
             "ContainerCreating",
-            f"the volume's hostPath {volume.path} is not there on this machine",
-            hint="make it, or give the volume type: DirectoryOrCreate",
+            f"the volume's hostPath {volume.path} does not exist on this machine",
+            hint="create it, or give the volume type: DirectoryOrCreate",
         )
     return volume
 

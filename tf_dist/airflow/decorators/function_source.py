@@ -43,7 +43,7 @@ def function_source(function: Callable[..., Any]) -> FunctionSource:
         lines = whole.split("\n")[node.lineno - 1 :]
         text = "\n".join(["if True:", *lines] if indented else lines)
     except (OSError, SyntaxError, StopIteration):
-        what = "its source cannot be read, and that is what is sent"
+        what = "its source cannot be read, but the job needs the source"
         raise InvalidJob([Problem(name, what, "define it with def, in a file of its DAG")]) from None
     lazy = bool(function.__code__.co_flags & __future__.annotations.compiler_flag)
     quiet = "from __future__ import annotations\n"
@@ -61,11 +61,11 @@ def _kind_problem(function: Callable[..., Any], name: str) -> Problem | None:
     if function.__name__ == "<lambda>":
         return Problem(name, "a lambda has no source of its own", "define it with def")
     if inspect.unwrap(function) is not function:
-        return Problem(name, "another decorator wraps it, which does not get into the job", "leave that decorator out")
+        return Problem(name, "another decorator wraps it, which would be missing in the job", "remove that decorator")
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         return Problem(name, "is async, and nothing awaits it in the job", "use def, and asyncio.run(…) inside")
     if inspect.isgeneratorfunction(function):
-        return Problem(name, "is a generator, and nothing goes through it in the job", "return a list")
+        return Problem(name, "is a generator, and nothing iterates over it in the job", "return a list")
     return None
 
 
@@ -96,4 +96,4 @@ def _advice(function: Callable[..., Any], name: str) -> tuple[str, str]:
         return f"names {name}, which only the DAG imports", f"write import {found.__name__} inside the function"
     if name not in closure and callable(found):
         return f"names {name}, which only the DAG has", "import it inside the function from a package of the image"
-    return f"names {name}, which only the DAG has", "hand it over as an argument, or write it inside the function"
+    return f"names {name}, which only the DAG has", "pass it as an argument, or write it inside the function"

@@ -190,7 +190,7 @@ class TFJobDecoratedOperator(DecoratedOperator, TFJobOperator):
         if len(script.encode()) > _LARGEST:
             raise AirflowFailException(
                 f"the function and its arguments make {len(script.encode())} bytes, and at most {_LARGEST} can be "
-                "sent: import the code from a package in the image, and hand over where data are instead of the data"
+                "sent: import the code from a package in the image, and pass the location of data instead of the data"
             )
         return script
 
@@ -199,7 +199,7 @@ def _plain_number(value: Any) -> Any:
     """An array or a number of numpy as Python's own, for JSON."""
     if callable(plain := getattr(value, "tolist", None)):
         return plain()
-    raise TypeError(f"{type(value).__name__} has no form in JSON")
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")
 
 
 def _running(group: Mapping[str, Any], script: str) -> dict[str, Any]:

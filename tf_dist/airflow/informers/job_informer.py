@@ -69,7 +69,7 @@ class SharedJobInformer:
         self._open(ref, drive=drive)
         stored = transforms.job(self.cluster.get(ref.resource, ref.namespace, ref.name))
         if uid and stored["metadata"]["uid"] != uid:
-            raise NotFound(f"job {ref} is another one by now")
+            raise NotFound(f"job {ref} was replaced by another one")
         subscription = Subscription(ref, stored, on_change, self._lookup_now, roomy=self._roomy)
         with self._lock:
             self._subscriptions[ref] = (*self._subscriptions.get(ref, ()), subscription)

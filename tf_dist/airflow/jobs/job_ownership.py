@@ -45,7 +45,7 @@ def adopt_job(cluster: Cluster, job: StoredJob, owner: str) -> StoredJob:
 
     def notes(stored: Object) -> Mapping[str, str]:
         if MARKED_FOR_DELETION in annotations_of(stored):
-            raise OwnershipLost(f"{job.shown} was given up by an earlier try")
+            raise OwnershipLost(f"{job.shown} was abandoned by an earlier try")
         return {OWNER_ANNOTATION: owner}
 
     return _annotate(cluster, job, notes)
@@ -65,7 +65,7 @@ def delete_if_owned(cluster: Cluster, job: StoredJob, owner: str) -> bool:
 
     def notes(stored: Object) -> Mapping[str, str]:
         if annotations_of(stored).get(OWNER_ANNOTATION) != owner:
-            raise OwnershipLost(f"{job.shown} is another try's")
+            raise OwnershipLost(f"{job.shown} belongs to another try")
         return {MARKED_FOR_DELETION: owner}
 
     try:
@@ -91,7 +91,7 @@ def _annotate(cluster: Cluster, job: StoredJob, notes: Callable[[Object], Mappin
         body = {"metadata": {"resourceVersion": version, "annotations": dict(notes(stored))}}
         with suppress(Conflict):
             return StoredJob(job.resource, cluster.patch(job.resource, job.namespace, job.name, body))
-    raise Conflict(f"{job.shown} changes faster than it can be written", hint="try again")
+    raise Conflict(f"{job.shown} keeps changing while tf-dist writes it", hint="try again")
 
 
 # The job of a try
@@ -201,7 +201,7 @@ class TaskJobs:
             what += f"is of an earlier try of this task, and is {found.state}"
             hint = f"for a new one, delete it first: tf-dist delete {found.shown} -n {namespace}"
         else:
-            what += "is not this task's"
+            what += "does not belong to this task"
             hint = "delete it first, or give this one another name" if this.exact_name else ""
         raise AlreadyExists(f"{what} ({hint})" if hint else what, hint=hint)
 

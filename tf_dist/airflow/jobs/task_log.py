@@ -166,8 +166,10 @@ class TriggerLog:
             self._size -= sum(len(text) for one in some for text in one.texts)
             now = time.monotonic()
             if self._skipped and (not self._waiting or now - self._said_at >= _SAY_EVERY):
-                skipped = f"{self._skipped:,} lines are not shown here: they came faster than a triggerer writes them"
-                where = "tf-dist logs shows them, and deferrable=False does"
+                skipped = (
+                    f"{self._skipped:,} lines are not shown here: they came faster than a triggerer can write them"
+                )
+                where = "tf-dist logs shows them, and so does a task with deferrable=False"
                 some.append(_Waiting(self._write, [f"{OWN_NAME} | {skipped} ({where})"]))
                 self._skipped, self._said_at = 0, now
         try:

@@ -137,7 +137,7 @@ class SuspendTFJobOperator(_JobChangeOperator):
 
     does = _Act(
         lambda client, job, _: client.suspend(job),
-        lambda job, _, __: "was suspended already" if is_suspended(job.status) else "is being suspended",
+        lambda job, _, __: "was already suspended" if is_suspended(job.status) else "is being suspended",
     )
 
 

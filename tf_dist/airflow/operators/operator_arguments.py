@@ -135,7 +135,7 @@ class BaseTFJobOperator(TextTemplates):
             more = [searched] if isinstance(searched, str) else searched
             folders = [Path(one) for one in (self.dag.folder, *more)]
             if not TASKS_CHOOSE_NATIVE and self.dag.render_template_as_native_obj:
-                what = "is set, and this Airflow can fill in no single task's fields as text"
+                what = "is set, but this Airflow cannot render the fields of a single task as text"
                 problems.append(Problem("render_template_as_native_obj", what, "leave it out of the DAG"))
         if problems:
             raise InvalidJob(problems)
@@ -166,12 +166,12 @@ def task_failure(error: InvalidJob) -> AirflowFailException:
 def operator_problems(operator: Any) -> Iterator[Problem]:
     """All problems of the arguments. Values that are known later are checked when they are known."""
     if operator.job is None and not operator.image:
-        yield Problem("image", "nothing says what is to run", "give job, or image and command")
+        yield Problem("image", "no job is given", "give job, or image and command")
     if operator.job == "":
         yield Problem("job", "it is empty", "name a file, or leave it out and give image and command")
     if isinstance(operator.job, str) and is_document_text(operator.job):
-        hint = "hand over the dict itself (job=task.output); TFJob.from_yaml reads a text"
-        yield Problem("job", "is the text of a document, and not the path of a file", hint)
+        hint = "pass the dict itself (job=task.output); TFJob.from_yaml reads a text"
+        yield Problem("job", "is the text of a document, not the path of a file", hint)
     if not (operator.job is None or isinstance(operator.job, str | Mapping) or comes_later(operator.job)):
         yield job_type_problem(operator.job)
     wrong = [*attribute_problems(operator, OPTIONS)]
@@ -179,7 +179,7 @@ def operator_problems(operator: Any) -> Iterator[Problem]:
     for name in ("command", "args") if operator.job is not None else ():
         given = getattr(operator, name)
         if given is not None and not comes_later(given) and not given:
-            what = "it is empty, and would leave the job as it is"
+            what = "it is empty, and would not change the job"
             yield Problem(name, what, "leave it out, or give the job without it")
     try:
         read_options(operator).policies(open_=comes_later)

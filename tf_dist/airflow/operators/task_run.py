@@ -179,7 +179,7 @@ class TaskRun:
         if options.wait_for_completion or not options.drives or connection.place is None:
             return options.drives
         if nobody_leads(leader_status(connection.cluster, request.resource, namespace, now())):
-            what = "nobody leads the namespace once the task is done"
+            what = "no controller leads the namespace after the task has ended"
             hint = "install a controller (tf-dist install), or wait"
             raise InvalidJob([Problem("wait_for_completion", what, hint)])
         return False

@@ -247,7 +247,7 @@ def run_step(options: LauncherOptions, signals: Signals, log_writer: LogWriter) 
             raise Interrupted(stopped[0])
         return _run_job(options, signals, log_writer, outputs, connection, entry, bundle.companions)
     except Interrupted as interrupted:
-        outputs.put({"status": "Terminated", "reason": "Terminated", "message": "stopped before the job was made"})
+        outputs.put({"status": "Terminated", "reason": "Terminated", "message": "stopped before the job was created"})
         return exit_codes.SIGNAL_BASE + interrupted.number
     except TFDistError as error:
         kind = OutcomeKind.INVALID if isinstance(error, InvalidJob) else OutcomeKind.UNKNOWN

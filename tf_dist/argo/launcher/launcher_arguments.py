@@ -91,7 +91,10 @@ class LauncherOptions(RunOptions):
         "used as values.",
     )
     code_archive: str = launcher_option(
-        _TEXT, "The folder that goes along, as the step's ``code`` packs it: a tar archive, gzip, base64.", "", ""
+        _TEXT,
+        "The folder that is sent with the job, as the step's ``code`` packs it: a tar archive, gzip, base64.",
+        "",
+        "",
     )
     model_dir: str = step_option(
         LINE,
@@ -207,7 +210,7 @@ def read_arguments(arguments: Sequence[str], environ: Mapping[str, str] = os.env
     for name, value in given:
         problems += _read(name, value, options)
     if not problems and bool(options.get("job")) == bool(options.get("job_file")):
-        problems.append(Problem("job", "there must be one, and there is none, or a job_file, too", f"write {_JOB}"))
+        problems.append(Problem("job", "give exactly one of job and job_file", f"write {_JOB}"))
     if problems:
         raise InvalidJob(problems)
     grace, progress = environ.get("ARGO_TERMINATION_GRACE_PERIOD_SECONDS", ""), environ.get("ARGO_PROGRESS_FILE", "")
@@ -267,7 +270,8 @@ Run a job as a step of an Argo workflow: create or adopt it, follow it, report h
 and the exported templates write these arguments.
 
 DOCUMENT is a JSON object of options; NAME=VALUE gives one option, and an empty value none. @FILE stands for the content
-of a file. Exit codes: 0 succeeded, 1 the job failed, 2 set up wrongly, 75 try again, 143 stopped by SIGTERM."""
+of a file. Exit codes: 0 succeeded, 1 the job failed, 2 an invalid job or option, 75 try again, 143 stopped by
+SIGTERM."""
 
 
 def help_text() -> str:

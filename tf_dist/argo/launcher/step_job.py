@@ -145,7 +145,7 @@ class StepJobs:
             return ()
         if _step_of(found.stored["metadata"]) != _step_of(self.entry.document["metadata"]):
             raise AlreadyExists(
-                f"there is a job {found.name} in namespace {self.namespace}, and it is not this step's",
+                f"there is a job {found.name} in namespace {self.namespace}, and it does not belong to this step",
                 hint="give the job another metadata.name; in a workflow: workflow_uid={{workflow.uid}} "
                 "node={{node.name}}, so that each step has its own",
             )

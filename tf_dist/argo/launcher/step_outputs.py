@@ -94,7 +94,7 @@ def copy_checkpoint(checkpoint: str, folder: Path, mounts: Sequence[str]) -> str
     only files below ``mounts`` are copied, after links are followed. Others could be secrets of the launcher's pod.
     """
     if "://" in checkpoint:
-        return f"{checkpoint} is on no volume of the launcher: the output checkpoint says where it is"
+        return f"{checkpoint} is not on a volume of the launcher: the output checkpoint has its location"
     scratch = folder.with_name(f".{folder.name}.new")
     try:
         inside = [Path(mount).resolve() for mount in mounts if mount]
@@ -141,7 +141,9 @@ def _copy(name: str, target: Path, mounts: Sequence[Path], at: int | None = None
             raise _RefusedFile(f"{name} leads to {place}, outside the volumes that the step mounts: remove the link")
         if stat.S_ISDIR(mode):
             if place in above or len(above) >= _DEPTH_LIMIT:
-                raise _RefusedFile(f"{place} is in itself by a link, or has more than {_DEPTH_LIMIT} folders around it")
+                raise _RefusedFile(
+                    f"{place} contains itself through a link, or has more than {_DEPTH_LIMIT} folders around it"
+                )
             target.mkdir(exist_ok=True)
             for one in os.listdir(descriptor):
                 _copy(one, target / one, mounts, descriptor, (*above, place))

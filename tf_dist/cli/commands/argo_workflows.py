@@ -93,7 +93,7 @@ def export(
     output.write_files(files, folder, "give another folder")
     if not image:
         output.warning(
-            f"the image tf-dist:{__version__} is in no registry: steps start only on nodes that have it",
+            f"the image tf-dist:{__version__} is not in a registry: steps start only on nodes that have it",
             "build and push it (deploy/Dockerfile), then add --image REGISTRY/tf-dist:TAG",
         )
 

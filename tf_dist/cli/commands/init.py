@@ -29,7 +29,9 @@ def init(
     queue: scripts.Queue = "",
     name: scripts.Name = "",
     package: scripts.Package = None,
-    file: Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="Where to; - prints it.")] = "job.yaml",
+    file: Annotated[
+        str, typer.Option("--output", "-o", metavar="FILE", help="The file to write; - prints the job.")
+    ] = "job.yaml",
 ) -> None:
     """Write the job of a script as a commented file, with the options of tf-dist run.
 
@@ -69,7 +71,7 @@ def init(
             opened.write(text)
     except FileExistsError:
         hint = "name another one: -o FILE; or print it: -o -"
-        raise InvalidJob([Problem("--output", f"{file} exists already", hint)]) from None
+        raise InvalidJob([Problem("--output", f"{file} already exists", hint)]) from None
     except OSError as error:
         what = f"{file} cannot be written: {error.strerror}"
         raise InvalidJob([Problem("--output", what, "name another one: -o FILE")]) from None
@@ -77,8 +79,8 @@ def init(
 
 
 _RESTARTS: Final = {
-    "OnFailure": "a parameter server is always needed again",
-    "ExitCode": "exit codes from 128 on (killed, evicted) start it again; others fail the job",
+    "OnFailure": "a parameter server is always restarted",
+    "ExitCode": "exit codes from 128 (killed, evicted) restart it; others fail the job",
 }
 
 
@@ -101,15 +103,15 @@ def _lines(job: Mapping[str, Any], run: str) -> Iterator[str]:
     yield "metadata:"
     yield f"  name: {metadata['name']}"
     yield "  annotations:"
-    yield "    # The folder that goes along, from the one of this file. tf-dist, Airflow and Argo take it when they"
-    yield "    # submit the job. kubectl does not: for kubectl, put the code into the image."
+    yield "    # The folder that is sent with the job, relative to this file. tf-dist, Airflow and Argo send it when"
+    yield "    # they submit the job. kubectl does not: for kubectl, put the code into the image."
     yield f"    {annotation}: {json.dumps(folder)}"
     for annotation, listed in packages:
-        yield "    # What the image does not have: each pod installs it at its start."
+        yield "    # Packages that the image does not have; each pod installs them when it starts."
         yield f"    {annotation}: {json.dumps(listed)}"
     yield "spec:"
     yield "  runPolicy:"
-    yield "    cleanPodPolicy: Running  # when the chief (without one, worker 0) is done, the others are stopped"
+    yield "    cleanPodPolicy: Running  # when the chief (without one, worker 0) has ended, the others are stopped"
     if scheduling := spec["runPolicy"].get("schedulingPolicy"):
         yield f"    schedulingPolicy: {json.dumps(scheduling)}"
     yield "  tfReplicaSpecs:"

@@ -40,7 +40,7 @@ def install(
     check: Annotated[
         bool, typer.Option("--check", help="Print only what prevents the installation. Exits with 1 if anything does.")
     ] = False,
-    offline: Annotated[bool, typer.Option("--offline", help="Do not look at a cluster.")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Do not read a cluster.")] = False,
     kubeconfig: options.Kubeconfig = "",
     context: options.Context = "",
 ) -> None:
@@ -59,7 +59,7 @@ def install(
     if namespaced and not namespace:
         problems.append(Problem("--namespaced", "needs the namespace whose jobs it runs", "add --namespace NS"))
     if check and offline:
-        problems.append(Problem("--check", "has to look at the cluster, and --offline forbids it"))
+        problems.append(Problem("--check", "needs to read the cluster, which --offline forbids"))
     if problems:
         raise InvalidJob(problems)
     found: list[DefinitionDifference] = []
@@ -71,13 +71,13 @@ def install(
             output.line(f"{one.what}\n    {one.so}")
         if found:
             raise typer.Exit(exit_codes.FAILED)
-        output.line("nothing stands in the way")
+        output.line("nothing prevents the installation")
         return
     for one in found:
         output.warning(one.what, one.so)
     if image is None:
         output.warning(
-            f"the image {IMAGE} is in no registry: the controller starts only on nodes that have it",
+            f"the image {IMAGE} is not in a registry: the controller starts only on nodes that have it",
             f"build it from the checkout (make images IMAGE=REGISTRY/{IMAGE} && docker push REGISTRY/{IMAGE}), "
             f"then tf-dist install --image REGISTRY/{IMAGE}",
         )
@@ -115,5 +115,5 @@ def _cluster(kubeconfig: str, context: str, *, required: bool) -> RestCluster | 
     except Unavailable:
         if required or kubeconfig or context:
             raise
-        output.note("no cluster was looked at: none is configured here")
+        output.note("no cluster was checked: none is configured here")
         return None

@@ -14,7 +14,7 @@ from tf_dist.client import exit_codes
 if TYPE_CHECKING:
     from tf_dist.local.daemon_control import DaemonEndpoint
 
-app = typer.Typer(no_args_is_help=True, help="A lasting cluster on this machine, for submit, kubectl and pipelines.")
+app = typer.Typer(no_args_is_help=True, help="A persistent cluster on this machine, for submit, kubectl and pipelines.")
 
 
 @app.command()
@@ -41,7 +41,9 @@ def up(
     endpoint = daemon_control.up(settings)
     output.line("the local cluster is running already" if running else "the local cluster is running")
     if running and (node or entrypoint or workdir or network != "auto"):
-        output.warning("it keeps the settings it was started with; tf-dist local down, then up, changes them")
+        output.warning(
+            "it keeps the settings with which it was started; to change them, run tf-dist local down, then up"
+        )
     _show(endpoint)
 
 

@@ -21,7 +21,7 @@ def logs(
         typer.Option("--replica", "-r", metavar="REPLICA", help="Only this replica or type: worker-1, or ps."),
     ] = None,
     tail: Annotated[
-        int | None, typer.Option("--tail", min=0, help="Only this number of last lines of each replica.")
+        int | None, typer.Option("--tail", min=0, help="Only this number of lines from the end of each replica's log.")
     ] = None,
     since: Annotated[str, typer.Option("--since", metavar="TIME", help="Only lines of the last 5m, 1h.")] = "",
     timestamps: Annotated[bool, typer.Option("--timestamps", help="Print the time of each line.")] = False,

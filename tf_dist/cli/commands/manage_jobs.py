@@ -193,10 +193,12 @@ def _scaling_notes(job: StoredJob, before: int, workers: int) -> None:
     worker = next(spec for spec in job.job.replica_specs if spec.role is Role.WORKER)
     granted = place is not None and place.sizes
     if granted and resize_restarts(job.job, {**after, worker.type: before}, after):
-        output.note("all its replicas start again (TF_CONFIG names every worker), which costs none of its restarts")
+        output.note(
+            "all its replicas start again, because TF_CONFIG names every worker; this does not count as a restart"
+        )
     least, most = replica_bounds(job.job)[worker.type]
     if (least, most) != (workers, workers):
-        output.note(f"it is elastic: depending on what waits, it has from {least} to {counted(most, 'worker')}")
+        output.note(f"it is elastic: depending on waiting jobs, it has from {least} to {counted(most, 'worker')}")
 
 
 def suspend(

@@ -49,10 +49,10 @@ def queues(
     if form not in (options.ListFormat.TABLE, options.ListFormat.WIDE):
         return
     if shown := [one["metadata"]["name"] for _, one in listed if one["metadata"]["name"] in originals]:
-        output.note(f"queues of Volcano: {', '.join(shown)}; tf-dist reads them, and writes nothing into them")
+        output.note(f"queues of Volcano: {', '.join(shown)}; tf-dist reads them, and does not change them")
     if not listed:
         output.note("there are no queues: every job is in the queue default, which has no quotas")
-        output.note("a queue is made of a document of kind Queue: tf-dist submit FILE")
+        output.note("to create one, write a document of kind Queue: tf-dist submit FILE")
 
 
 def _of_volcano(cluster: Cluster, taken: set[str]) -> dict[str, tuple[Object, Object]]:

@@ -169,7 +169,7 @@ def _warn_of_python(entry: LoadedJob) -> None:
     programs = {(one.get("command") or [""])[0] for _, _, one, _ in training_containers(entry.document)}
     if programs & {"python", "python3"}:
         what = f"replicas run with the Python of tf-dist, {sys.executable}, and not with that of {active}"
-        output.warning(what, "install tf-dist into that environment, or what the job imports beside tf-dist")
+        output.warning(what, "install tf-dist into that environment, or install the job's packages where tf-dist is")
 
 
 _STRATEGY: Final = re.compile(r"\b(MultiWorkerMirrored|ParameterServer)Strategy\b")

@@ -66,7 +66,7 @@ def simulate(
 
     names = _policies(policy)
     if faithful and "ours" not in names:
-        raise _wrong("--faithful: only under the policy ours are jobs reconciled", "add --policy ours")
+        raise _wrong("--faithful: jobs are reconciled only under the policy ours", "add --policy ours")
     requested = TraceOptions(jobs=jobs, nodes=nodes, gpus=gpus, cpu=cpu, load=load)
     scenarios = [_scenario(trace, requested, seed + number, restart, checkpoint) for number in range(seeds)]
     results: dict[str, Figures] = {}
@@ -192,4 +192,4 @@ def _write(name: str, scenario: Scenario, seeds: int, results: dict[str, Figures
         Path(name).write_text(text, encoding="utf-8")
     except OSError as error:
         message = f"--html: {name} cannot be written: {error.strerror}"
-        raise _wrong(message, "give a file in a folder that is there") from error
+        raise _wrong(message, "give a file in an existing folder") from error

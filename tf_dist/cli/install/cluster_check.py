@@ -56,13 +56,13 @@ def _of_status(found: Manifest) -> Iterator[DefinitionDifference]:
         return
     if "status" not in (v1.get("subresources") or {}):
         yield DefinitionDifference(
-            "it has no status subresource", "tf-dist cannot write how a job stands, and will not drive it"
+            "it has no status subresource", "tf-dist cannot write the status of jobs, and will not run them"
         )
     elif not keeps(v1, "status.tfDist.phase"):
         if keeps(v1, "status.conditions"):
-            follows = f"tf-dist keeps what it remembers of a job in the condition {MEMORY_CONDITION} instead"
+            follows = f"tf-dist stores its memory of a job in the condition {MEMORY_CONDITION} instead"
         else:
-            follows = "tf-dist cannot remember anything of a job, and will not drive it"
+            follows = "tf-dist cannot store its memory of jobs, and will not run them"
         yield DefinitionDifference("it drops status.tfDist from a job's status", follows)
 
 
@@ -177,8 +177,8 @@ def _unlimited_default(cluster: Cluster) -> Iterator[DefinitionDifference]:
         if default is not None and default.namespace_selector:
             return  # it is closed, or kept for some
         yield DefinitionDifference(
-            f"the queue {DEFAULT_QUEUE} has no quotas, beside queues that have some ({join_names(limited)})",
-            f"a job that names no queue, or {DEFAULT_QUEUE}, goes past all quotas; mark a queue with "
+            f"the queue {DEFAULT_QUEUE} has no quotas, although other queues have some ({join_names(limited)})",
+            f"a job that names no queue, or {DEFAULT_QUEUE}, bypasses all quotas; mark a queue with "
             f"spec.default: true, or define the queue {DEFAULT_QUEUE} with quotas, or closed (docs/queue-recipes.md)",
         )
 
@@ -193,13 +193,13 @@ def _line(queues: Mapping[str, Queue], name: str) -> list[str]:
 
 def _differences_of(there: Object) -> Iterator[DefinitionDifference]:
     yield DefinitionDifference(
-        f"the cluster has a definition {_TFJOBS} that is not tf-dist's; it is left as it is",
+        f"the cluster has a definition {_TFJOBS} that is not tf-dist's; it is not changed",
         "tf-dist works with it. To have tf-dist's instead, once nothing else needs it: "
         f"kubectl label crd {_TFJOBS} {PART_OF}={TF_DIST} --overwrite",
     )
     yield from differences(there, definition(_TFJOBS))
     yield DefinitionDifference(
-        "another operator may be running, and two operators on one job harm it",
+        "another operator may be running, and two operators must not run the same job",
         "look for it: kubectl get deployments -A | grep -E 'training-operator|tf-job-operator'; "
         "scale it to 0, or let the two have different namespaces (docs/other-operators.md)",
     )

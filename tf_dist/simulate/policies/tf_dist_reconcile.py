@@ -155,7 +155,7 @@ class _Driven:
             if not any(isinstance(action, WriteStatus | Create | Delete | Update) for action in plan.actions):
                 return
             verdict = None  # it has been written down
-        raise AssertionError(f"{self.job.key} does not come to rest: {plan}")
+        raise AssertionError(f"{self.job.key} does not settle: {plan}")
 
     def _do(self, action: Action, now: float) -> None:
         match action:
