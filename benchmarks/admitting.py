@@ -37,7 +37,7 @@ _BARE = "the same writes by 16 threads, no admission"
 _CORDONED = ", ".join(f"{SPACE}-{number} (cordoned)" for number in (0, 1, 10))
 _WAITS = Wait(
     reason=Reason.NODES_UNAVAILABLE,
-    message=f"it would fit with nodes that take no pods now: {_CORDONED} and 57 more",
+    message=f"it would fit with nodes that accept no pods now: {_CORDONED} and 57 more",
 )
 """As a controller says it."""
 

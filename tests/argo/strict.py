@@ -157,7 +157,7 @@ class _Check:
             yield f"task {task['name']}: {task['template']} has no input {name!r}"
         for name in re.findall(r"[a-z0-9][a-z0-9-]*", re.sub(r"\.[A-Z]\w*", "", task.get("depends", ""))):
             if name not in tasks:
-                yield f"task {task['name']} depends on {name!r}, which is not there"
+                yield f"task {task['name']} depends on {name!r}, which is not defined"
         for text in _texts(task):
             for reference in re.findall(r"\{\{tasks\.([a-z0-9-]+)\.", text):
                 if not _before(reference, task["name"], tasks):

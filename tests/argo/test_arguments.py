@@ -64,7 +64,7 @@ def memoized(key: str) -> Any:
         ({"grace_seconds": 0}, "grace_seconds: 0 is not a whole number of seconds above 0 (write 60)"),
         ({"grace_seconds": "{{x}}"}, "grace_seconds: '{{x}}' is not a whole number"),
         ({"metric_outputs": ["a/b"]}, "metric_outputs: 'a/b' is not the name of an output"),
-        ({"metric_outputs": ["status"]}, "metric_outputs: each step has an output status already"),
+        ({"metric_outputs": ["status"]}, "metric_outputs: every step already has an output status"),
         (
             {"metric_outputs": "accuracy"},
             """metric_outputs: 'accuracy' is not a list of metrics (write ["accuracy"])""",
@@ -80,7 +80,10 @@ def memoized(key: str) -> Any:
         ({"job": None}, "job: must be the path of a file, a document, or a TFJob, not NoneType"),
         ({"job": 3}, "job: must be the path of a file, a document, or a TFJob, not int"),
         ({"overrides": ["a=1"]}, "overrides: must be a mapping, not list (write {"),
-        ({"command": ["python", "train.py"]}, "command: is the launcher's own (write the command of the replicas into"),
+        (
+            {"command": ["python", "train.py"]},
+            "command: is set by the launcher itself (write the command of the replicas into",
+        ),
         ({"overrides": {3: 1}}, "overrides[3]: is not a path in the job"),
         ({"overrides": {"spec.x": {1, 2}}}, "overrides['spec.x']: cannot be written as JSON"),
         ({"pod_spec_patch": 3}, "pod_spec_patch: must be a mapping, not int"),
@@ -223,7 +226,7 @@ def test_a_whole_job_of_the_workflow_has_more_of_its_own(name: str) -> None:
     ],
 )
 def test_two_inputs_of_one_name_are_declared_alike(arguments: dict[str, Any], where: str) -> None:
-    with pytest.raises(InvalidJob, match=f"^{re.escape(where)}.*is declared in another way by "):
+    with pytest.raises(InvalidJob, match=f"^{re.escape(where)}.*is declared differently by "):
         step(job=trainer(), **arguments)
 
 
@@ -273,8 +276,8 @@ def test_a_checkpoint_is_copied_from_what_the_step_mounts_for_data() -> None:
 @pytest.mark.parametrize(
     ("volumes", "told"),
     [
-        (None, "the step mounts no volume that a checkpoint could be on"),
-        (SECRET, "the step mounts no volume that a checkpoint could be on"),
+        (None, "the step mounts no volume for checkpoints"),
+        (SECRET, "the step mounts no volume for checkpoints"),
         ([SECRET, volume("EmptyDirVolume", "/")], "/keys is within /, "),
         ([volume("EmptyDirVolume", "/run")], "/run/secrets/kubernetes.io/serviceaccount is within /run, "),
         ([volume("EmptyDirVolume", "/tf-dist")], "/tf-dist/out is within /tf-dist, "),
@@ -496,7 +499,7 @@ def test_the_image_of_the_launcher(config: Any) -> None:
 
 @pytest.mark.parametrize("make", [lambda: step(), lambda: wait_admitted_step("a"), lambda: cleanup_step()])
 def test_an_image_that_no_registry_has_is_said(config: Any, make: Callable[[], object]) -> None:
-    with pytest.warns(UserWarning, match=f"image {IMAGE}, which is in no registry: build and push") as said:
+    with pytest.warns(UserWarning, match=f"image {IMAGE}, which is not in a registry: build and push") as said:
         make()
     assert [one.filename for one in said] == [__file__]
     config.image = "registry/tf-dist:1"

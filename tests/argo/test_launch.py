@@ -185,7 +185,7 @@ def test_a_drained_launcher_leaves_the_job_and_the_next_try_goes_on_with_it(scen
     first.said("worker-0 | up")
     first.signal(signal.SIGTERM)
     assert first.code() == 143
-    assert "only this pod has to go" in first.text
+    assert "only this pod must stop" in first.text
     (left,) = step.jobs()
     (pod,) = step.pods()
     second = step.launch("retry=1", "retries=3")

@@ -305,7 +305,7 @@ def test_policies_become_annotations_of_the_job(document: dict[str, Any]) -> Non
     ("arguments", "told"),
     [
         ({"fallback": [{"wrokers": 4}], "admission_timeout": "1m"}, r"fallback\[0\]\.wrokers: .*did you mean workers"),
-        ({"fallback": [{"workers": 4}]}, "fallback: nothing says when it is tried"),
+        ({"fallback": [{"workers": 4}]}, "fallback: nothing sets when it is tried"),
         ({"fallback": [{"ps": 2}], "admission_timeout": "1m"}, r"fallback.*\[0\].*with it, "),
         ({"fallback": [{"queue_name": "{{x}}"}], "admission_timeout": "1m"}, "fallback.*write the value itself"),
         ({"on_eviction": "retry"}, "on_eviction: the text 'retry' is not a policy"),

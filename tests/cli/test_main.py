@@ -76,7 +76,7 @@ def test_version(tf_dist: Program) -> None:
         (["submit", "-f", "x.yaml"], "hint: files are named without it: tf-dist submit FILE…"),
         (["validate", "--filename=x.yaml"], "hint: files are named without it: tf-dist validate FILE…"),
         (["run", "--file", "x.yaml"], "hint: files are named without it: tf-dist run FILE"),
-        (["wait", "-f", "x.yaml"], "hint: tf-dist wait --help shows what can be given"),
+        (["wait", "-f", "x.yaml"], "hint: tf-dist wait --help shows what it accepts"),
         (["run", ""], "'': is not the name of a file\n  hint: check the path: a variable in it may be empty"),
         (["run", "x.yaml", "--fallback", "x.json"], "--fallback: 'x.json' cannot be read as JSON"),
     ],
@@ -104,7 +104,7 @@ def test_without_a_cluster(tf_dist: Program, arguments: list[str]) -> None:
     tf_dist.write("job.yaml", tf_dist.job())
     found = tf_dist(*arguments)
     assert found.returncode == 75
-    assert "no cluster is at hand" in found.stderr
+    assert "no cluster is configured" in found.stderr
     assert "tf-dist local up" in found.stderr
 
 
@@ -201,7 +201,7 @@ def test_a_full_disk_is_said_and_is_no_defect(tf_dist: Program, arguments: list[
     assert found.returncode == 1
     assert found.stderr.decode().splitlines() == [
         "error: cannot write to standard output: No space left on device",
-        "  hint: make room, or send it elsewhere",
+        "  hint: free disk space, or redirect the output elsewhere",
     ]
 
 
@@ -214,7 +214,7 @@ def test_a_closed_standard_output_is_said_and_is_no_defect(tf_dist: Program, arg
     assert found.returncode == 1
     assert found.stderr.decode().splitlines() == [
         "error: cannot write to standard output: not writable",
-        "  hint: make room, or send it elsewhere",
+        "  hint: free disk space, or redirect the output elsewhere",
     ]
 
 

@@ -36,7 +36,7 @@ def test_policies_of_a_pipeline_are_annotations_of_the_job() -> None:
             '^--fallback: nothing says when .* --admission-timeout as well, or --on-eviction="fallback"',
         ),
         (['{"workers": 4}'], "soon", "--admission-timeout: 'soon' is not a time"),
-        ([], "10m", "--admission-timeout: is the time before a fallback, and there is none"),
+        ([], "10m", "--admission-timeout: sets the time before a fallback, but there is no fallback"),
     ],
 )
 def test_wrong_ones_are_refused(fallback: list[str], timeout: str, told: str) -> None:

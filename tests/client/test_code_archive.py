@@ -103,7 +103,7 @@ def test_links_inside_stay_links_and_others_are_refused(tmp_path: Path) -> None:
 def test_refuses_folder_whose_program_stays_behind(tmp_path: Path) -> None:
     write(tmp_path, **{"train.py": "", "pkg/run.py": "", ".gitignore": "run.py\n"})
     assert pack_code(tmp_path, ["python", "-u", "./train.py", "missing.py", "/etc/passwd", "x" * 5000, "a\0b"])
-    with pytest.raises(InvalidJob, match=r"^code: .* goes along without pkg/run\.py, .*") as refused:
+    with pytest.raises(InvalidJob, match=r"^code: .* is sent without pkg/run\.py, .*") as refused:
         pack_code(tmp_path, ["python", "./pkg/run.py"])
     (problem,) = refused.value.problems
     assert problem.hint == f"write !/pkg/run.py into {tmp_path}/.tfdistignore"
@@ -129,7 +129,7 @@ def test_refuses_what_is_too_large_with_its_largest_files(tmp_path: Path) -> Non
     with pytest.raises(InvalidJob) as refused:
         pack_code(tmp_path)
     told = str(refused.value)
-    assert "MiB compressed, and 8 MiB can go along with a job" in told
+    assert "MiB compressed, and 8 MiB can be sent with a job" in told
     assert told.index("part-11 (1.5 MiB)") < told.index("part-10 (1.4 MiB)") < told.index("part-02")
     assert "part-01" not in told
     assert ".tfdistignore" in told
@@ -150,7 +150,7 @@ def test_refuses_sparse_file_and_many_files_without_reading_them(tmp_path: Path)
 @pytest.mark.parametrize("files", [{}, {".gitignore": "*"}, {"env/pyvenv.cfg": ""}])
 def test_refuses_folder_without_files(tmp_path: Path, files: dict[str, str]) -> None:
     write(tmp_path, **files)
-    with pytest.raises(InvalidJob, match="has no file to take along"):
+    with pytest.raises(InvalidJob, match="has no files to send"):
         pack_code(tmp_path)
 
 
@@ -184,5 +184,5 @@ KERNEL = Path("/proc/sys/kernel/random")
 
 @pytest.mark.skipif(not KERNEL.is_dir(), reason="needs files whose content is longer than they say")
 def test_refuses_file_that_changes_while_it_is_read() -> None:
-    with pytest.raises(InvalidJob, match="boot_id changes while it is packed"):
+    with pytest.raises(InvalidJob, match="boot_id changed while it was packed"):
         pack_code(KERNEL)

@@ -123,14 +123,14 @@ def test_value_of_set_is_said_as_it_was_given(tmp_path: Path):
 )
 def test_placeholder_is_named_and_not_changed(tmp_path: Path, placeholder: str, text: str, hint: str):
     found = only_problem(loaded(tmp_path, written(name=placeholder)))
-    assert found[:2] == ("metadata.name", f"has the placeholder {text}, and nothing has filled it in")
+    assert found[:2] == ("metadata.name", f"has the placeholder {text}, which was not filled in")
     assert hint in found[2]
 
 
 def test_placeholder_in_an_image_is_a_warning(tmp_path: Path):
     found = loaded(tmp_path, written().replace("image: img", "image: $IMAGE"))
     path, message, _ = only_problem(found)
-    assert (path.rpartition(".")[2], message) == ("image", "has the placeholder $IMAGE, and nothing has filled it in")
+    assert (path.rpartition(".")[2], message) == ("image", "has the placeholder $IMAGE, which was not filled in")
     assert not found.errors
 
 

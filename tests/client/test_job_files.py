@@ -22,8 +22,8 @@ WRONG: dict[str, tuple[bytes, str, str]] = {
         ":2: is not YAML: while scanning for the next token, found character that cannot start any token (column 1)",
         "indent with spaces",
     ),
-    "empty": (b"", ": holds no document", "a job begins with apiVersion: kubeflow.org/v1"),
-    "only separators": (b"---\n---\n# nothing\n", ": holds no document", ""),
+    "empty": (b"", ": contains no document", "a job starts with apiVersion: kubeflow.org/v1"),
+    "only separators": (b"---\n---\n# nothing\n", ": contains no document", ""),
     "a list": (b"- 1\n", ":1: a job is a mapping with apiVersion, kind, metadata and spec, not a list", "one by one"),
     "a word": (
         b"hello\n",
@@ -31,11 +31,11 @@ WRONG: dict[str, tuple[bytes, str, str]] = {
         "known: kubeflow.org/v1 TFJob",
     ),
     "not UTF-8": (b"a: b\nc: \xff\n", ":2: is not text in UTF-8 (byte 8)", "save it as UTF-8"),
-    "a zero byte": (b"a: \x00\n", ":1: is not YAML: control characters are not allowed", "take out U+0000"),
+    "a zero byte": (b"a: \x00\n", ":1: is not YAML: control characters are not allowed", "remove U+0000"),
     "a bell": (
         "a: 1\nü: ö\nb: \x07\n".encode(),
         ":3: is not YAML: control characters are not allowed",
-        "take out U+0007",
+        "remove U+0007",
     ),
     "a number without end": (
         b"a: b\nspec: [1, " + b"9" * 5000 + b"]\n",
@@ -45,14 +45,14 @@ WRONG: dict[str, tuple[bytes, str, str]] = {
     "a number beyond all": (b"a: 1e400\n", ":1: a: is not a number that can be read", "write it as text"),
     "no number": (b"a: !!int x\n", ":1: a: is not a number that can be read", "write it as text"),
     "no boolean": (b"a: {b: !!bool x}\n", ":1: a.b: is neither true nor false", "leave out !!bool"),
-    "twice": (b"kind: TFJob\nspec: {}\nkind: TFJob\n", ":3: kind: is there twice: on line 1 too", "keep one of them"),
+    "twice": (b"kind: TFJob\nspec: {}\nkind: TFJob\n", ":3: kind: appears twice: on line 1 too", "keep one of them"),
     "a tag": (b"a: !Ref x\n", ":1: has a value that no cluster understands: the tag '!Ref' (column 4)", "quote it"),
     "a number as key": (b"a: {1: x}\n", ":1: a.1: the key 1 is not text", 'write "1"'),
     "a list as key": (b"? [1]\n: x\n", ":1: a key must be text, not a list or a mapping", ""),
     "a bomb": (
         b"a: &a [x,x,x,x,x,x,x,x,x,x]\n"
         + b"".join(b"%c: &%c [%s]\n" % (98 + i, 98 + i, b",".join([b"*%c" % (97 + i)] * 10)) for i in range(9)),
-        ":1: unfolds to more than a million values: its aliases (*name) repeat each other",
+        ":1: expands to more than a million values: its aliases (*name) repeat each other",
         "use fewer aliases",
     ),
     "itself": (b"a: &a [*a]\n", ":1: is nested more than a hundred deep", "an alias (*name) may contain itself"),
@@ -65,7 +65,7 @@ WRONG: dict[str, tuple[bytes, str, str]] = {
     ),
     "10 MB": (
         b"a: " + b"x" * 10_000_000,
-        ": is 9.5 MiB large; no more than 3 MiB are read, because an API server takes no more",
+        ": is 9.5 MiB large; no more than 3 MiB are read, because an API server accepts no more",
         "keep data in volumes",
     ),
     "unknown kind": (

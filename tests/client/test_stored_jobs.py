@@ -144,8 +144,8 @@ def test_explain_and_get_name_the_other_manager(cluster: MemoryCluster) -> None:
     job = StoredJob(TFJOBS, cluster.create(TFJOBS, "default", tfjob("a", managedBy=manager)))
     (found,) = find_problems(job, [])
     assert found.category is Category.MANAGED_ELSEWHERE
-    assert found.summary == f"{manager} is to manage the job (spec.runPolicy.managedBy), so tf-dist leaves it alone"
-    assert "submit it anew without managedBy" in found.resolution
+    assert found.summary == f"{manager} manages the job (spec.runPolicy.managedBy), so tf-dist does not run it"
+    assert "submit it again without managedBy" in found.resolution
     assert job_cells(job)[-1] == f"managed by {manager}"
     assert job_cells(job, wide=True)[-1] == found.summary
 
@@ -160,7 +160,7 @@ def test_explain_and_get_say_what_keeps_a_job_that_is_being_deleted(cluster: Mem
     job = StoredJob(TFJOBS, cluster.get(TFJOBS, "default", "a"))
     (found,) = find_problems(job, [])
     assert found.category is Category.DELETING
-    assert found.summary == "the job is being deleted; what keeps it: example.com/backup (metadata.finalizers)"
+    assert found.summary == "the job is being deleted; it is kept by example.com/backup (metadata.finalizers)"
     assert job_cells(job)[-1] == "Deleting"
     assert job_cells(job, wide=True)[-1] == found.summary
 

@@ -365,7 +365,7 @@ def test_nothing_is_created_when_code_cannot_go_along(tmp_path: Path) -> None:
         ["a"], texts={"a": yaml.safe_dump_all([config(), CODE_JOB.replace(code=tmp_path).to_dict()])}
     )
     with MemoryCluster() as cluster:
-        with pytest.raises(InvalidJob, match="has no file to take along"):
+        with pytest.raises(InvalidJob, match="has no files to send"):
             Client(connection=Connection(cluster, "default", "the test's")).submit_files(bundle)
         assert cluster.list(CONFIG_MAPS, "default").items == []
 

@@ -47,7 +47,7 @@ def stored(memory: MemoryCluster, phase: str) -> StoredJob:
         (
             "Aborted",
             "finished",
-            "tfjob/a is Aborted (exit code 3): it goes on once it is resumed",
+            "tfjob/a is Aborted (exit code 3): it continues when it is resumed",
             GoalNotReached("tfjob/a is not finished yet, it is Aborted"),
         ),
         ("Aborted", "suspended", "tfjob/a Aborted", None),
@@ -93,7 +93,7 @@ def test_a_wait_is_steps_that_need_neither_a_thread_nor_a_cluster() -> None:
         steps.send(come(changed(job, "Completed")))
     assert done.value.value.state == "Succeeded"
     assert len(lines) == 1
-    assert "goes on once it is resumed" in lines[0]
+    assert "continues when it is resumed" in lines[0]
 
 
 @pytest.mark.parametrize("on_loop", [False, True], ids=["thread", "event loop"])

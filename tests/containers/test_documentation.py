@@ -91,7 +91,7 @@ def test_a_first_installation_as_the_tutorial_has_it(administrator: Administrato
     for name, text in files("first-installation.md").items():
         administrator.save(name, text.replace("python:3.12", TRAINER))
     told = administrator.types_all(commands("first-installation.md"))
-    assert told["tf-dist install --check"] == "nothing stands in the way\n"
+    assert told["tf-dist install --check"] == "nothing prevents the installation\n"
     assert {"research", "vision", "speech"} <= set(re.findall(r"^(\w+)", told["kubectl get queues"], re.MULTILINE))
     assert "Succeeded" in told["kubectl describe tfjob hello"]
     assert not administrator.leftovers()

@@ -89,7 +89,7 @@ class World:
                 busy = True
             if not busy:
                 return self.look()
-        raise AssertionError(f"does not come to rest: {self.look()}")
+        raise AssertionError(f"does not settle: {self.look()}")
 
     @property
     def memory(self) -> Status:

@@ -92,6 +92,6 @@ def test_the_command_it_tells_makes_the_definition_ours(kubectl: Kubectl, instal
     (command,) = re.findall(r"kubectl (label crd \S+ \S+ --overwrite)", checked.stdout)
     kubectl(*command.split())
     checked = install("--check")
-    assert (checked.returncode, checked.stdout) == (0, "nothing stands in the way\n")
+    assert (checked.returncode, checked.stdout) == (0, "nothing prevents the installation\n")
     applied = kubectl("apply", "-f", "-", stdin=install().stdout)
     assert "customresourcedefinition.apiextensions.k8s.io/tfjobs.kubeflow.org configured" in applied

@@ -106,7 +106,7 @@ def test_a_signal_is_understood_with_its_role(place: tuple[Stage, str], room: Ku
         assert "shut down (Stop)" in launcher.text
         played(room, launcher, lambda: not step.jobs() and not step.pods())
     else:
-        assert "only this pod has to go" in launcher.text
+        assert "only this pod must stop" in launcher.text
         assert len(step.pods()) == len(step.jobs()) * 3
 
 

@@ -71,7 +71,7 @@ def test_without_the_official_client_everything_runs_but_login_plugins(image: An
     file.write_text(json.dumps(config))
     done = run("get", f"--kubeconfig={file}")
     assert done.returncode != 0
-    assert "the login plugin kubelogin is run by the package kubernetes, which is not installed" in done.stderr
+    assert "the login plugin kubelogin needs the package kubernetes, which is not installed" in done.stderr
     assert "the pod's service account" in done.stderr
 
 

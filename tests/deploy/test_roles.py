@@ -332,5 +332,5 @@ def test_an_invalid_v1alpha1_job_is_told_what_is_wrong_and_nothing_of_versions(
     until(lambda: "reason" in status(), 60)
     assert status()["phase"] == "Creating"
     assert "resources.limits.cpu: is not a quantity: the text 'much'" in status()["reason"]
-    assert "the job starts once this is mended" in status()["reason"]
+    assert "the job starts when this is corrected" in status()["reason"]
     assert "layout" not in status()["reason"]

@@ -46,7 +46,7 @@ REPLICA_TYPES: Final[tuple[Rule, ...]] = (
     (f"self.exists(t, {_COUNT.format('self[t]')} > 0)", "there are no replicas at all: nothing would run"),
     (
         f"self.exists(t, {_LEADS}) || self.all(t, t.lowerAscii() != 'worker' || {_COUNT.format('self[t]')} > 0)",
-        "0 workers and no chief: nothing decides when the job has succeeded",
+        "0 workers and no chief: no replica decides whether the job has succeeded",
     ),
 )
 
@@ -202,7 +202,10 @@ POLICY: Final[tuple[Rule, ...]] = (
         "((has(self.event) && self.event != '') || (has(self.events) && self.events.size() > 0)) != has(self.exitCode)",
         "a policy names an event or an exitCode, and not both",
     ),
-    ("!has(self.exitCode) || self.exitCode != 0", "0 is success, to which no policy answers: use TaskCompleted"),
+    (
+        "!has(self.exitCode) || self.exitCode != 0",
+        "0 means success, and policies do not react to it: use TaskCompleted",
+    ),
 )
 
 # On a rule of a label selector.

@@ -48,7 +48,7 @@ def test_a_task_that_does_not_wait_needs_a_controller(
     operator: MakeOperator, instance: Instance, cluster_site: Site
 ) -> None:
     task = operator(document(FOREVER), wait_for_completion=False)
-    with pytest.raises(AirflowFailException, match="nobody leads the namespace once the task is done"):
+    with pytest.raises(AirflowFailException, match="no controller leads the namespace after the task has ended"):
         task.execute(instance.context())
     assert cluster_site.names() == []
     ref = held_lease(cluster_site.cluster, now(), duration=3600.0)

@@ -137,7 +137,7 @@ def test_names_the_template_that_came_to_none(field: str) -> None:
         given: dict[str, Any] = {"job": document(), field: "{{ params.x }}"}
         TFJobOperator(task_id="train", **given)
     operator = fill_in(dag.get_task("train"), None)
-    with pytest.raises(AirflowFailException, match=rf"{field}: the template {{{{ params.x }}}} came to None \(write"):
+    with pytest.raises(AirflowFailException, match=rf"{field}: the template {{{{ params.x }}}} gave None \(write"):
         operator.execute(run_context())
 
 

@@ -223,7 +223,7 @@ def test_policies_are_judged_when_they_are_filled_in(operator: MakeOperator, ins
     ("arguments", "told"),
     [
         ({"fallback": [{"wrokers": 4}], "admission_timeout": 60}, r"fallback\[0\]\.wrokers: .*did you mean workers"),
-        ({"fallback": [{"workers": 4}]}, "fallback: nothing says when it is tried"),
+        ({"fallback": [{"workers": 4}]}, "fallback: nothing sets when it is tried"),
         ({"on_eviction": "retry"}, "on_eviction: the text 'retry' is not a policy"),
         ({"on_preemption": "fallback"}, r"on_preemption: there is no fallback \(add fallback, a list such as"),
     ],
@@ -272,13 +272,13 @@ def test_a_retry_after_an_admission_timeout_keeps_the_age_and_has_the_whole_time
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ({"job": None}, "image: nothing says what is to run"),
+        ({"job": None}, "image: no job is given"),
         ({"job": ""}, "job: it is empty"),
         ({"job": 5}, "job: must be the path of a file, a dict, or a TFJob, not int"),
         ({"job": Path("a.yaml")}, "job: must be the path of a file, a dict, or a TFJob, not PosixPath"),
         ({"job": ["a.yaml"]}, "job: must be the path of a file, a dict, or a TFJob, not list"),
         ({"job": "", "image": "tf"}, "job: it is empty"),
-        ({"job": None, "image": ""}, "image: nothing says what is to run"),
+        ({"job": None, "image": ""}, "image: no job is given"),
         ({"command": []}, "command: it is empty"),
         ({"args": ()}, "args: it is empty"),
         ({"overrides": {3: 1}}, r"overrides\[3\]: must be text, not 3"),

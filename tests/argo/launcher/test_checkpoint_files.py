@@ -16,7 +16,7 @@ TOKEN = "secrets/token"
 
 @pytest.fixture
 def models(tmp_path: Path) -> Path:
-    """A volume with a checkpoint; beside it, what is the launcher's own."""
+    """A volume with a checkpoint; beside it, the launcher's own files."""
     folder = tmp_path / "models"
     folder.mkdir()
     for name in ("ckpt-1.index", "ckpt-1.data-00000-of-00001", "ckpt-10.index", "checkpoint"):
@@ -105,7 +105,7 @@ def test_a_pipe_is_no_part_of_a_checkpoint(models: Path) -> None:
 @pytest.mark.parametrize(
     ("checkpoint", "told"),
     [
-        ("gs://models/ckpt-1", "is on no volume of the launcher"),
+        ("gs://models/ckpt-1", "is not on a volume of the launcher"),
         ("/nowhere/ckpt-1", "give the step the volume"),
         ("{models}/ckpt-2", "the launcher does not see {models}/ckpt-2: give the step the volume"),
         ("{models}/" + "x" * 300, "cannot copy"),
@@ -140,6 +140,7 @@ def test_a_step_says_why_there_is_no_artifact(mounts: tuple[str, ...], tmp_path:
             assert launcher.end() == exit_codes.SUCCEEDED
     known = ", ".join(filter(None, mounts)) or "none"
     told = (
-        f"warning: no artifact of the checkpoint: /models/ckpt-1 is outside the volumes that the step mounts ({known})"
+        f"warning: the checkpoint is not stored as an artifact: /models/ckpt-1 is outside the volumes that the step "
+        f"mounts ({known})"
     )
     assert told in launcher.text

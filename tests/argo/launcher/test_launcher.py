@@ -366,7 +366,7 @@ def test_a_signal_before_the_job_is_made_leaves_nothing(scene: Site) -> None:
         launcher.said("deletes it, and creates another")
         launcher.signal()
         assert launcher.end() == exit_codes.SIGNAL_BASE + signal.SIGTERM
-    assert scene.outputs()["message"] == "stopped before the job was made"
+    assert scene.outputs()["message"] == "stopped before the job was created"
 
 
 @pytest.mark.parametrize("what", [JobFate.DELETE, JobFate.SUSPEND, JobFate.LEAVE])
@@ -377,7 +377,7 @@ def test_what_a_signal_does_as_the_step_says(led: Site, what: JobFate) -> None:
         before = led.uid()
         launcher.signal()
         assert launcher.end(led.bury) == exit_codes.SIGNAL_BASE + signal.SIGTERM
-    assert f"asked to stop: as on_term says; the job: {what}" in launcher.text
+    assert f"asked to stop: on_term decides; the job: {what}" in launcher.text
     assert (led.outputs()["status"], led.outputs()["reason"]) == ("Terminated", "Terminated")
     stored = led.stored()
     match what:

@@ -144,8 +144,8 @@ def test_reads_an_argument_that_argo_put_into_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ([], "job: there must be one, and there is none"),
-        ([JOB, "job_file=y"], "job: there must be one"),
+        ([], "job: give exactly one of job and job_file"),
+        ([JOB, "job_file=y"], "job: give exactly one"),
         ([JOB, "workers=two"], "workers: 'two' is not a whole number"),
         ([JOB, "workers=-1"], "workers: '-1' is not a whole number"),
         ([JOB, "run_timeout=soon"], "run_timeout: 'soon' is not a time (write 90s, 10m or 1h30m)"),

@@ -243,7 +243,7 @@ def test_convert_reports_what_it_cannot_carry(tf_dist: Program) -> None:
     file = tf_dist.write("job.yaml", job)
     found, strict = tf_dist("convert", file), tf_dist("convert", file, "--strict")
     assert (found.returncode, strict.returncode) == (0, 2)
-    assert "job.yaml:1: spec.plugins.ssh: the keys of the ssh plugin would not be there" in found.stderr
+    assert "job.yaml:1: spec.plugins.ssh: the keys of the ssh plugin would not exist" in found.stderr
     assert found.stdout == strict.stdout
 
 

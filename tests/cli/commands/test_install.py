@@ -107,7 +107,7 @@ def test_refuses_options_that_make_no_sense(tf_dist: Program, arguments: tuple[s
 
 def test_a_cluster_without_anything(tf_dist: Program, config: str) -> None:
     found = tf_dist("install", "--check", "--kubeconfig", config)
-    assert (found.returncode, found.stdout) == (0, "nothing stands in the way\n")
+    assert (found.returncode, found.stdout) == (0, "nothing prevents the installation\n")
     found = tf_dist("install", "--kubeconfig", config, "--image=mine:7")
     assert (found.returncode, found.stderr) == (0, "")
     assert found.stdout == tf_dist("install", "--offline", "--image=mine:7").stdout
@@ -287,5 +287,5 @@ def test_check_warns_of_default_queue_without_quotas_beside_queues_with_some(
     for one in (queue("research", "8"), *more):
         memory.create(QUEUES, None, one)
     found = tf_dist("install", "--check", "--kubeconfig", config)
-    said = "the queue default has no quotas, beside queues that have some (research)" in found.stdout
+    said = "the queue default has no quotas, although other queues have some (research)" in found.stdout
     assert (said, found.returncode) == (warns, int(warns))

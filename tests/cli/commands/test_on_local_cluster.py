@@ -401,7 +401,7 @@ def test_the_bounds_of_an_elastic_job_hold(local: Program) -> None:
     assert "Traceback" not in refused.stderr
     scaled = local("scale", job, "--workers", "2")
     assert scaled.returncode == 0
-    assert "it is elastic: depending on what waits, it has from 1 to 2 workers" in scaled.stderr
+    assert "it is elastic: depending on waiting jobs, it has from 1 to 2 workers" in scaled.stderr
     assert replicas(local, job)["asked"] == 2
     assert local("delete", job, "--wait").returncode == 0
 

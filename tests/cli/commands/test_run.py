@@ -193,7 +193,7 @@ def test_refuses_job_that_another_controller_manages(tf_dist: Program) -> None:
     job["spec"]["runPolicy"]["managedBy"] = "kueue.x-k8s.io/multikueue"
     found = tf_dist("run", tf_dist.write("job.yaml", job))
     assert found.returncode == 2
-    assert "spec.runPolicy.managedBy: another controller is to manage the job" in found.stderr
+    assert "spec.runPolicy.managedBy: another controller manages the job" in found.stderr
     assert "leave spec.runPolicy.managedBy out" in found.stderr
 
 
@@ -211,11 +211,11 @@ def test_timeout_says_what_it_was_doing(tf_dist: Program) -> None:
         found = tf_dist("run", file, "--timeout", timeout)
         if "worker-0 | up" in found.stdout:
             break
-        assert "job: given up: the time is over" in found.stdout
+        assert "job: stopped: the time limit is reached" in found.stdout
     assert found.returncode == 1
-    assert "tf-dist  | the time is over: stopping" in found.stdout
+    assert "tf-dist  | the time limit is reached: stopping" in found.stdout
     assert "worker-0 | bye" in found.stdout
-    assert "job: given up: the time is over" in found.stdout
+    assert "job: stopped: the time limit is reached" in found.stdout
     assert tf_dist.leftovers() == []
 
 

@@ -145,7 +145,7 @@ def test_dry_run_prints_the_job_and_starts_nothing(project: Program) -> None:
         (["run", "project/book.ipynb"], "FILE: project/book.ipynb is a notebook", "jupyter nbconvert --to script"),
         (["run", "project"], "FILE: project is a folder", "name the script or the job file in it"),
         (["run", b"project/bad\xff.py"], "FILE: the name of project/bad\\udcff.py is not UTF-8", "rename"),
-        (["plan", "project/My_train.py"], "My_train.py: is a Python program, and no job file", "tf-dist init project/"),
+        (["plan", "project/My_train.py"], "My_train.py: is a Python program, not a job file", "tf-dist init project/"),
         (["run", "project/My_train.py", "--code", "other"], "--code: ", "has the script in it"),
         (["run", "project/My_train.py", "--name", "A b"], "--name: 'A b' is not a name", "a-z"),
         (["run", "project/My_train.py", "--image", "a b"], "--image: 'a b' has a space", "one word"),

@@ -154,11 +154,11 @@ def test_a_file_without_contexts_is_no_kubeconfig(tmp_path: Path) -> None:
         ("contexts: [{context: {}}]", "an entry of contexts has no name"),
         ("contexts: [{name: a, context: b}]", "context a is not a mapping"),
         ("apiVersion: v1", "no context is current"),
-        ("current-context: a\ncontexts: [{name: a, context: {cluster: b}}]", "of cluster 'b', which is not there"),
+        ("current-context: a\ncontexts: [{name: a, context: {cluster: b}}]", "of cluster 'b', which is not defined"),
         (
             "current-context: a\ncontexts: [{name: a, context: {cluster: b, user: c}}]\n"
             "clusters: [{name: b, cluster: {server: 'https://x'}}]",
-            "of user 'c', who is not there",
+            "of user 'c', which is not defined",
         ),
         (
             "current-context: a\ncontexts: [{name: a, context: {cluster: b}}]\nclusters: [{name: b}]",
@@ -455,7 +455,7 @@ def test_without_the_official_client_it_is_said_what_to_install(
     for module in [name for name in sys.modules if name.partition(".")[0] == "kubernetes"]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "kubernetes", None)
-    with pytest.raises(Unauthorized, match="some-login is run by the package kubernetes") as raised:
+    with pytest.raises(Unauthorized, match="some-login needs the package kubernetes") as raised:
         list_pods(kubeconfig(tmp_path / "config", "https://127.0.0.1:9", user=user))
     assert "pip install kubernetes" in raised.value.hint
     assert "the pod's service account" in raised.value.hint

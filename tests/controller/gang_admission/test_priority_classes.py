@@ -50,7 +50,7 @@ def test_queue_takes_only_classes_that_it_lists() -> None:
     world.settle()
     assert world.status("low")["phase"] == "Running"
     assert world.status("high")["message"].startswith(
-        'queue "research" does not take priority class "gold" (its priorityClasses: silver)'
+        'queue "research" does not accept priority class "gold" (its priorityClasses: silver)'
     )
     world.memory.patch(QUEUES, None, "research", {"spec": {"priorityClasses": ["silver", "gold"]}})
     world.remove_pods()

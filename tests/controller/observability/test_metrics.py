@@ -242,8 +242,8 @@ def test_what_has_stood_still_is_named() -> None:
         loop_age=301.0,
     )
     assert stuck_threads(busy, worker=60, informer=60) == [
-        "the admission loop has not come round for 301 s",
+        "the admission loop has completed no cycle for 301 s",
         "a worker has been busy with a/b for 61 s",
-        "the informer of pods has not come round for 61 s",
+        "the informer of pods has made no progress for 61 s",
         "the informer of nodes has ended",
     ]

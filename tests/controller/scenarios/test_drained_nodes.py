@@ -106,8 +106,8 @@ def test_pods_go_to_any_node_where_admission_finds_none_and_the_job_says_so() ->
     world.settle()
     assert [pinned(pod) for pod in world.pods().values()] == ["", ""]
     assert [why for reason, why in world.events() if reason == "NodesReassigned"] == [
-        "2 worker cannot go to n1, which takes no pods now; no other node has capacity that admission knows of, and "
-        "the cluster's scheduler may choose any"
+        "2 worker cannot go to n1, which accepts no pods now; admission knows no other node with capacity, so the "
+        "cluster's scheduler may choose any"
     ]
     assert "placement" not in world.status()["admission"]
     # What one of them may use is not free for others.

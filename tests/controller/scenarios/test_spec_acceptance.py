@@ -237,9 +237,9 @@ def test_a_job_that_never_was_readable_waits_and_starts_when_it_is_mended(
     status = world.status(resource=resource)
     assert (status["phase"], status["why"], status["state"]) == ("Pending", "InvalidSpec", "Pending")
     assert "driver" not in status
-    assert "the job starts once this is mended" in said(world, "InvalidSpec")[0]
+    assert "the job starts when this is corrected" in said(world, "InvalidSpec")[0]
     shown = str(world.job(resource=resource)["status"])
-    assert "the job starts once this is mended" in shown
+    assert "the job starts when this is corrected" in shown
     version = world.memory.list(resource).resource_version
     world.clock.now += 3600
     assert world.controller.step() == 0

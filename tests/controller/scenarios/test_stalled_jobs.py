@@ -151,7 +151,7 @@ def test_an_end_is_told_as_such_though_something_cannot_be_cleared_away() -> Non
     ended = Status(phase=Phase.COMPLETED, reason="JobSucceeded", message="worker-0 succeeded", last_error="no right")
     assert (ended.display_message, ended.display_reason) == ("worker-0 succeeded", "JobSucceeded")
     cleaning = replace(ended, phase=Phase.COMPLETING)
-    assert (cleaning.display_message, cleaning.display_reason) == ("cannot go on: no right", "ReconcileFailed")
+    assert (cleaning.display_message, cleaning.display_reason) == ("cannot continue: no right", "ReconcileFailed")
 
 
 def test_words_that_differ_each_time_are_no_news() -> None:
@@ -179,4 +179,4 @@ def test_a_running_job_of_the_first_format_says_so_in_its_reason() -> None:
     job = v1alpha1_job()
     status = Status(phase=Phase.RUNNING, reason="JobRunning", message="2 of 2 replicas are running")
     assert written_status(job, status, 0.0)["reason"] == ""
-    assert written_status(job, replace(status, last_error="no right"), 0.0)["reason"] == "cannot go on: no right"
+    assert written_status(job, replace(status, last_error="no right"), 0.0)["reason"] == "cannot continue: no right"

@@ -135,7 +135,9 @@ def test_where_nothing_is_kept_nothing_is_done_and_an_event_says_why() -> None:
         world.controller.step()
         world.clock.now += 60
     assert world.pods() == {}
-    assert any("tfjobs.kubeflow.org keeps nothing of what tf-dist remembers" in text for _, text in world.events())
+    assert any(
+        "tfjobs.kubeflow.org does not store what tf-dist writes into the status" in text for _, text in world.events()
+    )
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ JOB = v1_job()
         (running(), "Running", ""),
         (running(ready=False), "Running", "not ready"),
         (ended(0), "Succeeded", ""),
-        (ended(137, "OOMKilled"), "Failed", "was killed for its memory (OOMKilled, code 137)"),
+        (ended(137, "OOMKilled"), "Failed", "ran out of memory (OOMKilled, code 137)"),
         (
             {
                 "phase": "Pending",

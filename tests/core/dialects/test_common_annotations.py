@@ -85,7 +85,7 @@ def test_a_volcano_task_has_a_minimum_and_only_the_annotation_makes_it_elastic()
         ({"max": "99999999999"}, MAX, "is not a number of workers", "from 1 up"),
         ({"min": "4"}, MIN, "is 4, but spec.tfReplicaSpecs.Worker.replicas is 3", "3 or less"),
         ({"max": "2"}, MAX, "is 2, but spec.tfReplicaSpecs.Worker.replicas is 3", "3 or more"),
-        ({"min": "3", "max": "2"}, MIN, "is 3, more than", "exchange the two"),
+        ({"min": "3", "max": "2"}, MIN, "is 3, more than", "swap the two values"),
     ],
 )
 def test_refuses_wrong_bounds_of_workers(said: dict[str, str], key: str, message: str, hint: str):
@@ -252,6 +252,6 @@ def test_warns_of_priority_classes_that_admission_takes_from_no_job(document: Do
     name: Any = "system-node-critical"
     value = {"priorityClass": name} if path.endswith("schedulingPolicy") else name
     (found,) = [one for one in warnings(changed(document, path, value)) if "priority class" in one.message]
-    assert found.message == f'priority class "{name}" is for components of the cluster: the job waits for ever'
+    assert found.message == f'priority class "{name}" is for components of the cluster: the job waits forever'
     assert path.replace(".0.", "[0].") in found.path
     assert found.hint == "name another priority class, or none"

@@ -67,7 +67,7 @@ def test_each_fallback_is_the_document_with_its_changes(document: Doc) -> None:
             [{"workers": -1, "wrokers": 2}, {"queue_name": ""}, {"tolerations": {}}, {"node_selector": {"a": 1}}],
             [
                 ("fallback[0].workers", "the number -1 is not a number of workers"),
-                ("fallback[0].wrokers", "is nothing that a fallback changes"),
+                ("fallback[0].wrokers", "is not a setting that a fallback can change"),
                 ("fallback[1].queue_name", "is not the name of a queue"),
                 ("fallback[2].tolerations", "is not a list of tolerations"),
                 ("fallback[3].node_selector", "is not a selection of nodes"),

@@ -154,7 +154,7 @@ def test_a_job_of_multikueue_is_managed_elsewhere():
         (f"{SPECS}.Wroker", {"template": template()}, f"{SPECS}.Wroker", "unknown replica type", "mean Worker?"),
         ("spec.runPolicy.schedulingPolicy.minAvailable", 7, "", "the job has 6: it could never start", "6 or less"),
         ("spec.backoffLimit", 3, "spec.backoffLimit", "is 3 here and 4 in spec.runPolicy", "keep the one"),
-        ("metadata.name", "a" * 64, "metadata.name", "is 64 characters long; a name may have 63", ""),
+        ("metadata.name", "a" * 64, "metadata.name", "is 64 characters long; the limit is 63", ""),
         ("metadata.name", "My_Job", "metadata.name", "not a name Kubernetes takes", 'write "my-job"'),
         ("metadata.name", "9-lives", "metadata.name", "must start with a letter", 'write "lives"'),
         ("metadata.name", "a.b", "metadata.name", "not a name Kubernetes takes", 'write "a-b"'),

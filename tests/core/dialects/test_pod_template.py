@@ -186,7 +186,7 @@ def test_the_standard_server_of_v1alpha1_brings_its_own_container(pod: dict[str,
 
 def test_containers_in_the_wrong_place_are_seen():
     problem = only_error(with_template(template()["spec"]))
-    assert (problem.path, problem.hint) == (f"{AT}.spec", "move containers (and what is beside it) under spec")
+    assert (problem.path, problem.hint) == (f"{AT}.spec", "move containers (and the keys next to it) under spec")
 
 
 def test_two_containers_of_a_pod_cannot_share_a_port():

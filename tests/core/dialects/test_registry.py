@@ -53,7 +53,7 @@ def test_kind_that_is_not_a_job_is_one_problem_that_says_what_to_do(kind: str):
     problem = only_error({"apiVersion": "v1", "kind": kind, "metadata": {"name": "a"}})
     assert (problem.path, problem.message) == (
         "kind",
-        f"a {kind} is not a job, and not one of the objects that go with a job",
+        f"a {kind} is neither a job nor an object that goes with jobs",
     )
     assert "apply it with kubectl" in problem.hint
 

@@ -195,13 +195,13 @@ def test_allowed_events_and_actions(event: str, action: Action):
         (
             [{"event": "PodFailed", "action": "AbortJob"}, {"events": ["PodFailed"], "action": "RestartJob"}],
             "[1]",
-            "event PodFailed has a policy already",
+            "event PodFailed already has a policy",
             "first one wins",
         ),
         (
             [{"exitCode": 3, "action": "AbortJob"}, {"exitCode": 3, "action": "RestartJob"}],
             "[1].exitCode",
-            "exit code 3 has a policy already",
+            "exit code 3 already has a policy",
             "",
         ),
         (

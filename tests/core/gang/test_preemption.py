@@ -191,7 +191,7 @@ def test_what_is_its_own_a_queue_takes_back_from_those_who_borrow() -> None:
     said = found.decide(100)
     [victim] = [uid for uid, verdict in said.items() if isinstance(verdict, Preempt)]
     assert victim == "lent"
-    assert message(said["lent"]) == "its queue takes back what is its own"
+    assert message(said["lent"]) == "its queue reclaims its own quota"
     assert reason(found.decide(100)["mine"]) == "Admit"
     assert found.settle(200) == []
 

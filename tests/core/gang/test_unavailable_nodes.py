@@ -16,7 +16,7 @@ from tf_dist.core.model.status import Status
 CORDONED = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 NOT_READY = {"key": "node.kubernetes.io/not-ready", "effect": "NoExecute"}
 OTHERS = {"key": "team", "value": "vision", "effect": "NoSchedule"}
-NOT_EVEN = "no node takes pods now; n (cordoned) would not help"
+NOT_EVEN = "no node accepts pods now; n (cordoned) would not help"
 CLAIM = AdmissionRequest(job(), Status(), 0.0)  # three pods of one cpu; a node has eight
 
 

@@ -127,7 +127,7 @@ def test_a_class_of_value_zero_is_a_class() -> None:
 def test_without_the_class_it_names_a_job_does_not_queue_up_and_says_so() -> None:
     made = scene(replace(v1_job(), labels=QUICK))
     assert made.objects == {}
-    assert "its WorkloadPriorityClass quick is not there, or tf-dist may not see it" in made.status.message
+    assert "its WorkloadPriorityClass quick does not exist, or tf-dist may not read it" in made.status.message
     assert made.plan.wake_at == made.now + 30  # nothing wakes the driver when it comes
     made.served = with_class()
     made.settle()
@@ -175,7 +175,7 @@ def test_topology_annotations_reach_the_workload(annotations: dict[str, str], re
 @pytest.mark.parametrize(
     ("status", "reason", "message"),
     [
-        ({}, "WaitingInQueue", "Kueue has not looked at its Workload yet (is it running?)"),
+        ({}, "WaitingInQueue", "Kueue has not processed its Workload yet (is it running?)"),
         (
             {
                 "conditions": [

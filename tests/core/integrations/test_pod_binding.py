@@ -170,10 +170,11 @@ def test_volcano_is_told_of_the_gang_in_its_own_words() -> None:
 @pytest.mark.parametrize(
     ("status", "message"),
     [
-        ({}, "Volcano has not looked at its PodGroup yet (is its scheduler running?)"),
+        ({}, "Volcano has not processed its PodGroup yet (is its scheduler running?)"),
         (
             {"phase": "Pending"},
-            "Volcano has no room for its PodGroup yet (kubectl describe podgroups.scheduling.volcano.sh {} tells more)",
+            "Volcano has no capacity for its PodGroup yet (kubectl describe podgroups.scheduling.volcano.sh {} tells "
+            "more)",
         ),
         (
             {"phase": "Pending", "conditions": [{"type": "Unschedulable", "status": "True", "message": "3/3 tasks"}]},
@@ -389,7 +390,7 @@ def test_a_running_job_takes_the_size_its_document_asks_for(
     scene.settle()
     scene.job = asking(gang, v1_job(replicas("PS", 1), replicas("Worker", 3)))
     scene.settle()
-    assert scene.status.message.startswith("goes from 2 to 3 worker, as the job asks for now; all replicas start again")
+    assert scene.status.message.startswith("goes from 2 to 3 worker, as the job now requests; all replicas start again")
     scene.bury()
     scene.settle()
     assert {pod["metadata"]["labels"][ATTEMPT] for pod in scene.pods.values()} == {"2.0.0"}

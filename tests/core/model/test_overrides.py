@@ -186,7 +186,7 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
     ("ways", "message"),
     [
         ({"json": ["spec=x"]}, "spec: 'x' is not JSON: Expecting value: line 1 column 1 (char 0)"),
-        ({"json": ["spec.a=[NaN]"]}, "spec.a: '[NaN]' is not JSON: NaN is none of its values"),
+        ({"json": ["spec.a=[NaN]"]}, "spec.a: '[NaN]' is not JSON: NaN is not one of its values"),
         ({"json": ["a=" + "[" * 100_000]}, "a: it is nested too deeply"),
         ({"scalars": ["spec.a=[1]"]}, "spec.a: '[1]' is more than one number, word or quoted text"),
         ({"scalars": ["spec.a=!!int x"]}, "spec.a: '!!int x' is more than one number, word or quoted text"),

@@ -173,10 +173,10 @@ def test_disruptions_are_distinguished_from_failures(status: Any, evicted: bool,
     [
         ("EvictionByEvictionAPI", "was evicted from node n1 through the Eviction API"),
         ("PreemptionByScheduler", "was preempted from node n1 by the cluster's scheduler"),
-        ("DeletionByTaintManager", "was evicted from node n1, whose taints it does not tolerate (any more)"),
+        ("DeletionByTaintManager", "was evicted from node n1, whose taints it does not tolerate (any longer)"),
         (
             "DeletionByPodGC",
-            "was removed from node n1 by the garbage collector of pods: the node is gone, or out of service",
+            "was removed from node n1 by the pod garbage collector: the node is gone, or out of service",
         ),
         ("TerminationByKubelet", "was ended from node n1 by the kubelet"),
         ("Rebalancing", "was disrupted from node n1"),

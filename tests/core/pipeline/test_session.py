@@ -230,7 +230,7 @@ def test_a_deleted_job_is_waited_for_until_its_pods_are_gone_or_another_signal_c
 def test_a_deletion_that_fails_in_the_grace_period_is_reported() -> None:
     failed = seen(signals=1, problem="no answer")
     decision, commands = run(clean_up(step(on_term=DELETE), stopped_end(15), seen(signals=1)), seen(signals=1), failed)
-    assert decision == StopDecision(DELETE, "as on_term says", "no answer")
+    assert decision == StopDecision(DELETE, "on_term decides", "no answer")
     assert commands[-1].decision == decision
 
 

@@ -24,7 +24,7 @@ def test_names_unknown_keys_only() -> None:
     assert second.startswith("spec.tfReplicaSpecs.Worker.extra: unknown key")
 
 
-SAID = "the spec is not accepted: no chief; the job starts once this is mended"
+SAID = "the spec is not accepted: no chief; the job starts when this is corrected"
 STATE = {"phase": "Pending", "lastTransitionTime": format_time(START), "reason": "InvalidSpec", "message": SAID}
 
 

@@ -27,7 +27,7 @@ from tf_dist.core.reconciler.status_messages import describe_event, describe_eve
         (Exit(137), "exited with code 137 (SIGKILL)"),
         (Exit(-15), "exited with code -15 (SIGTERM)"),
         (Exit(255), "exited with code 255"),
-        (Exit(137, "OOMKilled"), "was killed for its memory (OOMKilled, code 137)"),
+        (Exit(137, "OOMKilled"), "ran out of memory (OOMKilled, code 137)"),
     ],
 )
 def test_an_end_in_words(exit_: Exit | None, text: str) -> None:

@@ -85,7 +85,7 @@ def test_a_worker_is_unpinned_from_the_node_that_it_is_pinned_to_wherever_its_in
     world.now += 31
     world.settle()
     assert (world.memory.reason, list(world.memory.refused_nodes)) == ("Unpinned", ["n2"])
-    assert world.memory.message.startswith("goes to any node now: worker-0 from n2 (")
+    assert world.memory.message.startswith("may now go to any node: worker-0 from n2 (")
     assert world.admission.placement == {"worker": {"n1": 1}}
 
 
@@ -199,7 +199,7 @@ def test_a_document_that_asks_for_less_has_less_at_once() -> None:
     world.settle()
     assert set(world.pods) == {"mnist-ps-0", "mnist-worker-0", "mnist-worker-1"}
     assert dict(world.admission.sizes) == {"ps": 1, "worker": 2}
-    assert world.memory.message == "goes from 4 to 2 worker, as the job asks for now"
+    assert world.memory.message == "goes from 4 to 2 worker, as the job now requests"
 
 
 def test_the_seats_of_those_who_left_are_given_back() -> None:

@@ -83,11 +83,11 @@ def test_status_names_what_holds_a_pod(reason: str, message: str, said: str) -> 
         ({}, "3 of 3 replicas are running"),
         (
             {"worker-1": "n2"},
-            "3 of 3 replicas are running; worker-1 on n2, which is not ready, may run no more",
+            "3 of 3 replicas are running; worker-1 on n2, which is not ready, may no longer run",
         ),
         (
             {"worker-1": "n2", "ps-0": "n1"},
-            "3 of 3 replicas are running; ps-0, worker-1 on n1, n2, which are not ready, may run no more",
+            "3 of 3 replicas are running; ps-0, worker-1 on n1, n2, which are not ready, may no longer run",
         ),
     ],
 )

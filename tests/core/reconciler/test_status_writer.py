@@ -208,7 +208,7 @@ def test_v1alpha1_lists_the_states_of_each_replica_set() -> None:
 def test_volcano_says_how_it_ended_with_final_counts() -> None:
     status = run(volcano_job(), worker_0=0, worker_1=1).status
     told = {key: value for key, value in status.items() if key not in ("tfDist", "conditions")}
-    message = "no policy answers the failure of worker-1, and what else could end has ended"
+    message = "no policy answers the failure of worker-1, and all other replicas that could end have ended"
     assert told == {
         "state": {
             "phase": "Failed",
