@@ -142,7 +142,7 @@ class StepHost(SessionHost):
         if mounts and checkpoint:
             problem = copy_checkpoint(checkpoint, self._options.out / contract.CHECKPOINT, mounts)
             if problem:
-                self._view.say(f"warning: no artifact of the checkpoint: {problem}")
+                self._view.say(f"warning: the checkpoint is not stored as an artifact: {problem}")
         parts = [f"{name}={value:g}" for name, value in sorted(snapshot.result.metrics.items())]
         parts += [f"checkpoint={snapshot.result.checkpoint}"] if snapshot.result.checkpoint else []
         message = f" ({values['message']})" if values["message"] else ""

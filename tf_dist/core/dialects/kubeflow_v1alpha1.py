@@ -205,7 +205,7 @@ def build(job: TFJob) -> Job:
     chief = spec.chief
     specs = tuple(_replica_spec(replicas, spec, chief) for replicas in spec.replica_specs)
     leader = chief.replica_name.lower()
-    # What the original writes into the spec of a job when it sets it up: the RuntimeId, if the user gave none.
+    # The field that the original writes into the spec at the start of a job: the RuntimeId, if the user gave none.
     stored = job.metadata.uid is not None
     return Job(
         dialect=Dialect.TFJOB_V1ALPHA1,

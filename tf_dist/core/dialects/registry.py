@@ -135,7 +135,7 @@ def _with_bounds(document: Document) -> dict[str, Any]:
 
 
 def advise_version(document: Document, out: FieldErrors) -> None:
-    """Warnings that a document is of another version than is run, and what that changes."""
+    """Warnings that a document runs as another version, with the differences."""
     for key, replicas in mapping(value_at(document, "spec", "tfReplicaSpecs")).items():
         if replicas is None:
             out.warn(("spec", "tfReplicaSpecs", str(key)), "is empty, so the job has no such replicas", "leave it out")

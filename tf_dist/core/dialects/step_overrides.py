@@ -45,7 +45,7 @@ def scale_patch(document: Document, workers: int) -> dict[str, Any]:
         change = after = [
             {**entry, "replicas": workers} if index == place[-1] else entry for index, entry in enumerate(before)
         ]
-    # The annotation that lets an elastic job grow beyond so many workers, lowered to that; empty if there is none.
+    # The annotation for the maximum of workers, lowered to this number; empty if the job has none.
     most = worker_bound(mapping(value_at(document, "metadata", "annotations")), MAX_WORKERS)
     lowered = {MAX_WORKERS: str(workers)} if most is not None and most > workers > 0 else {}
     try:

@@ -1,7 +1,7 @@
 """Serialization of a job's status: ``status.tfDist``, its version, and where it is stored if a definition prunes it.
 
-The type of a field decides how it is stored (``_BY_TYPE``), under its name in camelCase. Reading what was written gives
-the same status, so that an unchanged status is recognized and not written. Sets of replicas are stored as ranges
+The type of a field decides how it is stored (``_BY_TYPE``), under its name in camelCase. Reading a written status
+returns an equal one, so that an unchanged status is recognized and not written. Sets of replicas are stored as ranges
 (``worker: "0-2,5"``), which keeps the status of a gang of thousands small. A controller leaves jobs alone whose status
 has a newer format.
 

@@ -104,7 +104,7 @@ class JobInput:
             if not is_single_line(found):
                 raise ValueError("has a line break or a control character")
             if "{{" in found:
-                raise ValueError("holds {{…}}, which the workflow did not fill in")
+                raise ValueError("contains {{…}}, which the workflow did not fill in")
             if self.pattern and not re.fullmatch(self.pattern, found):
                 raise ValueError(f"does not match {self.pattern}")
         else:

@@ -131,8 +131,8 @@ def _pod_spec(job: Job, spec: ReplicaSpec, replica: ReplicaId, hosts: ClusterHos
     if job.dialect is Dialect.VOLCANO:
         volcano_plugins.apply_plugins(job, replica, body)
     _split_batches(spec, body)
-    # A container that fails leaves the end of its log in its status, unless its template says otherwise.
-    # The pod may be deleted a moment later, by the job's own clean-up policy, and its log with it.
+    # Let a failing container leave the end of its log in its status, unless its template sets otherwise, because the
+    # job's clean-up policy may delete the pod and its log soon afterwards.
     for container in (*(body.get("initContainers") or ()), *(body.get("containers") or ())):
         if container.get("terminationMessagePolicy") is None:
             container["terminationMessagePolicy"] = "FallbackToLogsOnError"

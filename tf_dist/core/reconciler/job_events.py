@@ -30,7 +30,7 @@ _FAILED: Final = frozenset({Phase.FAILED, Phase.TERMINATING, Phase.TERMINATED})
 def job_events(s: ReconcileContext) -> Iterator[EmitEvent]:
     """The events of changes since the start of the pass. Later passes do not repeat them."""
     before = s.before
-    # The Kubernetes Event of the transition, if it deserves one.
+    # The Kubernetes Event of the transition, if there is one.
     if _deserves_event(s.job, before, s.status):
         type_ = "Warning" if s.status.phase in _FAILED else reason_row(s.status.reason).event_type
         yield EmitEvent(type_, s.status.reason, s.status.message)
