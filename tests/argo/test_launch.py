@@ -352,7 +352,7 @@ def test_a_job_of_somebody_elses(scene: Stage) -> None:
     scene.cluster.create(TFJOBS, "default", job("true", name=name))
     launcher = step.launch()
     assert launcher.code() == 2
-    assert "is not this step's" in launcher.text
+    assert "does not belong to this step" in launcher.text
     scene.cluster.delete(TFJOBS, "default", name)
 
 

@@ -25,7 +25,7 @@ def test_policies_of_a_pipeline_are_annotations_of_the_job() -> None:
     ("fallback", "timeout", "told"),
     [
         (["{"], "10m", "--fallback: '{' cannot be read as JSON"),
-        (["jobs/spot.json"], "10m", "--fallback: 'jobs/spot.json' cannot be read as JSON: .*a file goes in as"),
+        (["jobs/spot.json"], "10m", "--fallback: 'jobs/spot.json' cannot be read as JSON: .*pass a file as"),
         (["{workers: 4}"], "10m", r"--fallback: '\{workers: 4\}' cannot be read as JSON: .*\(write --fallback '"),
         (["[]"], "10m", "^--fallback: the list is empty"),
         (["[4]"], "10m", r"^--fallback\[0\]: .* changes nothing"),

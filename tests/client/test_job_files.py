@@ -145,7 +145,7 @@ WRONG: dict[str, tuple[bytes, str, str]] = {
     ),
     "a companion twice": (
         SETTINGS + b"---\n" + SETTINGS,
-        ":7: document 2: metadata.name: ConfigMap a is there twice: in job.yaml, document 1 too",
+        ":7: document 2: metadata.name: ConfigMap a appears twice: in job.yaml, document 1 too",
         "give one of them another name",
     ),
 }

@@ -84,7 +84,7 @@ def wrapped() -> None: ...
 @pytest.mark.parametrize(
     ("function", "told"),
     [
-        (names_a_default, "names RATE.*hand it over as an argument"),
+        (names_a_default, "names RATE.*pass it as an argument"),
         (names_a_module, "names path.*import posixpath inside"),
         (names_a_function, "names helper.*import it inside"),
         (names_within, "names RATE"),

@@ -134,7 +134,7 @@ def test_a_job_that_is_taken_away(cluster_site: Site, informer: SharedJobInforme
     cluster_site.delete("a")
     found = run_in_thread(steps, take_in_thread(subscription, changed, lambda: None))
     assert (found["outcome"]["kind"], found["outcome"]["reason"]) == ("deleted", "Deleted")
-    assert found["hint"].startswith("see who deletes jobs")
+    assert found["hint"].startswith("find out who deletes jobs")
     informer.leave(subscription)
     with pytest.raises(NotFound):
         informer.join(ref("a"), changed.set)

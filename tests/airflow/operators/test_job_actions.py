@@ -80,7 +80,7 @@ def test_a_job_that_is_over_or_missing(cluster_site: Site, kind: Any, arguments:
     assert done(kind, cluster_site, if_missing="ignore", **arguments) is None
     cluster_site.submit(document("true", name="a"))
     is_at(cluster_site, "finished")
-    with pytest.raises(AirflowFailException, match="tfjob/a is Succeeded: it is over"):
+    with pytest.raises(AirflowFailException, match="tfjob/a is Succeeded: it has ended"):
         done(kind, cluster_site, **arguments)
     with pytest.raises(AirflowSkipException, match="it is over"):
         done(kind, cluster_site, if_ended="skip", **arguments)

@@ -152,7 +152,7 @@ def test_names_templates_of_a_job_that_came_to_none(tmp_path: Path) -> None:
             AirflowFailException, match=r"spec\.runPolicy\.schedulingPolicy\.queue: the template"
         ) as found:
             operator.execute(run_context())
-        assert str(found.value).count("came to None") == 1
+        assert str(found.value).count("gave None") == 1
 
 
 def test_names_templates_of_small_operators_that_came_to_none() -> None:
@@ -160,7 +160,7 @@ def test_names_templates_of_small_operators_that_came_to_none() -> None:
         ScaleTFJobOperator(task_id="scale", job_name="a", namespace="{{ params.x }}", workers=1)
         TFJobSensor(task_id="wait", job_name="a", namespace="{{ params.x }}")
     for name in ("scale", "wait"):
-        with pytest.raises(AirflowFailException, match=r"namespace: the template .* came to None"):
+        with pytest.raises(AirflowFailException, match=r"namespace: the template .* gave None"):
             fill_in(dag.get_task(name), None).execute(run_context())
 
 

@@ -172,8 +172,8 @@ def test_a_job_that_can_never_run_is_not_tried_again(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ({"on_finish_action": "keep"}, "on_finish_action: 'keep' is none of delete_job"),
-        ({"driver": "me"}, "driver: 'me' is none of"),
+        ({"on_finish_action": "keep"}, "on_finish_action: 'keep' is not one of delete_job"),
+        ({"driver": "me"}, "driver: 'me' is not one of"),
         ({"skip_on_exit_code": "3"}, "skip_on_exit_code: '3' is neither"),
         ({"skip_on_exit_code": [3, "4"]}, r"skip_on_exit_code: \[3, '4'\] is neither"),
         ({"skip_on_exit_code": True}, "skip_on_exit_code: True is neither"),

@@ -120,7 +120,7 @@ def test_why_it_still_waits_is_logged_once(light: LightSite, capsys: pytest.Capt
 
 
 def test_what_can_be_required_of_a_place_is_checked_with_the_dag(cluster_site: Site) -> None:
-    with pytest.raises(InvalidJob, match="require: 'bound' is none of admitted, scheduled"):
+    with pytest.raises(InvalidJob, match="require: 'bound' is not one of admitted, scheduled"):
         make(GangAdmittedSensor, cluster_site, require="bound")
 
 

@@ -96,7 +96,7 @@ def test_another_job_in_the_place_of_a_deleted_one_is_not_the_steps(led: Site) -
 def test_a_strangers_job_of_the_name(scene: Site) -> None:
     scene.memory.create(TFJOBS, "default", tfjob(scene.name))
     before = scene.stored()
-    with Launcher(scene.options()) as launcher, pytest.raises(AlreadyExists, match="is not this step's"):
+    with Launcher(scene.options()) as launcher, pytest.raises(AlreadyExists, match="does not belong to this step"):
         launcher.end()
     assert (scene.outputs()["status"], scene.outputs()["reason"]) == ("Error", "AlreadyExists")
     assert scene.stored() == before

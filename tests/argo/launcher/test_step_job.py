@@ -82,7 +82,7 @@ def test_a_strangers_job_of_the_same_name_is_left_alone(scene: Site, others: dic
     scene.memory.create(TFJOBS, "default", document)
     status(scene, memory)
     before = scene.stored()
-    with pytest.raises(AlreadyExists, match="is not this step's"):
+    with pytest.raises(AlreadyExists, match="does not belong to this step"):
         Place(scene)()
     assert scene.stored() == before
 
@@ -105,7 +105,7 @@ def test_without_the_uid_of_the_workflow_a_try_goes_on_with_its_job(scene: Site,
     assert said == [f"continues with tfjob/{first.name}, which an earlier try of this step created"]
     for other in ({"node": "wf.other"}, {"workflow": "wf2"}):
         options = scene.options(**{"workflow_uid": "", "node": node, **other})
-        with pytest.raises(AlreadyExists, match="is not this step's"):
+        with pytest.raises(AlreadyExists, match="does not belong to this step"):
             placed(scene, step_document(options, "default")[0])
 
 
@@ -267,7 +267,7 @@ def test_one_that_comes_again_and_again_is_given_up(scene: Site) -> None:
             scene.made(**{contract.REPORTED: "true"})
             status(scene, FAILED)
 
-    with pytest.raises(Conflict, match="comes again each time"):
+    with pytest.raises(Conflict, match="is created again each time"):
         Place(scene, disturbed(scene.memory, again))()
 
 

@@ -65,7 +65,7 @@ def test_one_name_twice(tf_dist: Program) -> None:
     first, second = tf_dist.write("a.yaml", tf_dist.job()), tf_dist.write("b.yaml", tf_dist.job())
     found = tf_dist("validate", first, second)
     assert found.returncode == 2
-    assert "b.yaml:1: metadata.name: TFJob job is there twice: in a.yaml too" in found.stdout
+    assert "b.yaml:1: metadata.name: TFJob job appears twice: in a.yaml too" in found.stdout
 
 
 def test_the_line_is_that_of_the_problem(tf_dist: Program) -> None:

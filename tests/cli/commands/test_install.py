@@ -220,7 +220,7 @@ def test_no_cluster_at_all(tf_dist: Program) -> None:
     found = tf_dist("install", **nothing)
     assert found.returncode == 0
     assert documents(found.stdout) == shipped()
-    assert "no cluster was looked at" in found.stderr
+    assert "no cluster was checked" in found.stderr
     found = tf_dist("install", "--check", **nothing)
     assert (found.returncode, found.stdout) == (75, "")
 

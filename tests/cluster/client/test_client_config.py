@@ -140,7 +140,7 @@ def test_a_context_that_no_file_has_is_a_mistake_that_no_other_try_mends() -> No
 
 def test_a_file_without_contexts_is_no_kubeconfig(tmp_path: Path) -> None:
     (tmp_path / "config").write_text("kind: TFJob")
-    with pytest.raises(ClusterError, match="no context is current") as raised:
+    with pytest.raises(ClusterError, match="current-context is not set") as raised:
         client_config.load_config(str(tmp_path / "config"))
     assert raised.value.hint == "it has no contexts: check that it is a kubeconfig"
 
@@ -153,7 +153,7 @@ def test_a_file_without_contexts_is_no_kubeconfig(tmp_path: Path) -> None:
         ("contexts: {}\nclusters: 5", "clusters is not a list"),
         ("contexts: [{context: {}}]", "an entry of contexts has no name"),
         ("contexts: [{name: a, context: b}]", "context a is not a mapping"),
-        ("apiVersion: v1", "no context is current"),
+        ("apiVersion: v1", "current-context is not set"),
         ("current-context: a\ncontexts: [{name: a, context: {cluster: b}}]", "of cluster 'b', which is not defined"),
         (
             "current-context: a\ncontexts: [{name: a, context: {cluster: b, user: c}}]\n"

@@ -228,7 +228,7 @@ def test_a_gang_that_cannot_be_decided_about_is_left_out_and_the_others_keep_wha
     said = decide()
     assert (type(said["first"]), type(said["second"])) == (Admit, Admit)
     assert (said["bad"].reason, said["bad"].reason.row.unreachable) == ("Unreadable", True)
-    assert "cannot be decided about: TypeError" in said["bad"].message
+    assert "admission cannot evaluate it: TypeError" in said["bad"].message
     assert said["third"].reason == "WaitingForCapacity", "what was given before is still taken"
     assert counted.gangs == 1
     assert decide()["bad"].reason == "Unreadable"

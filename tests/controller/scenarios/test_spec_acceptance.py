@@ -199,7 +199,7 @@ def test_pods_are_left_as_they_are_when_edit_came_without_controller(world: Worl
     world.controller = Controller(world.cluster, clock=world.clock)
     world.settle()
     assert world.pods() == before
-    assert "its pods are left as they are" in condition(world)["message"]
+    assert "its pods are not changed" in condition(world)["message"]
     edit(world, {**at(*WORKER, "template", value=replica(1)["template"]), **annotated("max-workers", None)})
     world.controller = Controller(world.cluster, clock=world.clock)
     world.settle()
@@ -342,7 +342,7 @@ def test_where_no_spec_is_kept_pods_are_left_as_they_are(world: World, kept: boo
     world.controller = Controller(world.cluster, clock=world.clock)
     world.settle()
     assert world.pods() == before
-    assert "its pods are left as they are, and nothing is restarted" in condition(world)["message"]
+    assert "its pods are not changed, and nothing is restarted" in condition(world)["message"]
     assert world.status()["phase"] == "Running"
     world.end_pod("mnist-worker-1", 137)
     world.settle()

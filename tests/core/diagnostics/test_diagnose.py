@@ -34,7 +34,7 @@ def test_every_phase_has_a_diagnosis(phase: Phase) -> None:
     ("code", "reason", "message", "category", "advice"),
     [
         (137, "OOMKilled", "", Category.MEMORY, "limits.memory"),
-        (137, "Error", "", Category.FAILURE, "often the kernel"),
+        (137, "Error", "", Category.FAILURE, "often by the kernel"),
         (127, "StartError", "not found", Category.COMMAND, "command and args"),
         (1, "Error", "ModuleNotFoundError: No module named 'numpy'", Category.COMMAND, "install it"),
         (139, "Error", "", Category.FAILURE, "native code"),
@@ -377,9 +377,9 @@ def test_longer_log_that_a_client_has_read_is_the_evidence() -> None:
 @pytest.mark.parametrize(
     ("gpus", "line", "told"),
     [
-        (1, "Could not find cuda drivers on your machine, GPU will not be used.", "asks for a GPU, and TensorFlow"),
+        (1, "Could not find cuda drivers on your machine, GPU will not be used.", "requests a GPU, but TensorFlow"),
         (0, "Could not find cuda drivers on your machine, GPU will not be used.", ""),
-        (0, "failed call to cuInit: CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected", "asks for none"),
+        (0, "failed call to cuInit: CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected", "requests none"),
         (0, "TensorBoard is not installed, missing implementation for `tf.summary.scalar`", "TensorBoard"),
         (0, "Temporary failure in name resolution", "cannot reach"),
         (0, "OSError: [Errno 101] Network is unreachable", "cannot reach"),

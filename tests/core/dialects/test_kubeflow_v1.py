@@ -155,9 +155,9 @@ def test_a_job_of_multikueue_is_managed_elsewhere():
         ("spec.runPolicy.schedulingPolicy.minAvailable", 7, "", "the job has 6: it could never start", "6 or less"),
         ("spec.backoffLimit", 3, "spec.backoffLimit", "is 3 here and 4 in spec.runPolicy", "keep the one"),
         ("metadata.name", "a" * 64, "metadata.name", "is 64 characters long; the limit is 63", ""),
-        ("metadata.name", "My_Job", "metadata.name", "not a name Kubernetes takes", 'write "my-job"'),
+        ("metadata.name", "My_Job", "metadata.name", "not a valid Kubernetes name", 'write "my-job"'),
         ("metadata.name", "9-lives", "metadata.name", "must start with a letter", 'write "lives"'),
-        ("metadata.name", "a.b", "metadata.name", "not a name Kubernetes takes", 'write "a-b"'),
+        ("metadata.name", "a.b", "metadata.name", "not a valid Kubernetes name", 'write "a-b"'),
         (
             "metadata.name",
             "a" * 60,
@@ -165,7 +165,7 @@ def test_a_job_of_multikueue_is_managed_elsewhere():
             "a name of 69 characters; 63 are allowed",
             "may have 54 characters",
         ),
-        ("metadata.namespace", "Vision", "metadata.namespace", "not a name", 'write "vision"'),
+        ("metadata.namespace", "Vision", "metadata.namespace", "not a valid Kubernetes name", 'write "vision"'),
         ("metadata.name", ..., "metadata.name", "is required and missing", "give the job a name"),
         (
             f"{SPECS}.PS.template.spec.containers.0.name",
@@ -192,7 +192,7 @@ def test_rules(path: str, value: Any, where: str, message: str, hint: str):
 
 def test_nothing_to_run_and_nothing_to_decide():
     assert "nothing would run" in only_error(minimal(Worker={"replicas": 0})).message
-    assert "nothing decides" in only_error(minimal(Worker={"replicas": 0}, PS={})).message
+    assert "no replica decides" in only_error(minimal(Worker={"replicas": 0}, PS={})).message
     assert only_error(minimal()).path == SPECS
     assert parse(minimal(Chief={}, Worker={"replicas": 0})).job.success == (SuccessRule(type="chief"),)
 

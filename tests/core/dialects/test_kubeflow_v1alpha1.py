@@ -164,7 +164,7 @@ def test_a_total_of_batches_that_reaches_no_worker_is_warned_of(total: int, argu
             "the last index is 1",
         ),
         ("spec.terminationPolicy", {}, "spec.terminationPolicy.chief", "is required and missing", ""),
-        ("spec.RuntimeId", "A_b", "spec.RuntimeId", "is not a name Kubernetes takes", "a-b"),
+        ("spec.RuntimeId", "A_b", "spec.RuntimeId", "is not a valid Kubernetes name", "a-b"),
         ("spec.min-instance", 3, f"{SPECS}[1].replicas", "2 workers are fewer than min-instance 3", "3 or more"),
         ("spec.max-instance", 1, f"{SPECS}[1].replicas", "2 workers are more than max-instance 1", "1 or fewer"),
         (SPECS, [], SPECS, "at least one entry", ""),

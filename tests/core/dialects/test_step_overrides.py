@@ -64,7 +64,7 @@ def test_refuses_numbers_of_workers_outside_the_bounds():
     document["spec"] |= {"min-instance": 2, "max-instance": 4}
     assert "with 5 workers: 5 workers are more than max-instance 4 (write 4 or fewer)" in told(document, 5)
     assert "with 1 worker: 1 worker is fewer than min-instance 2" in told(document, 1)
-    assert "with 2 workers: 6 replicas must be there at once" in told(changed(v1(), AT_ONCE, 6), 2)
+    assert "with 2 workers: 6 replicas must start together" in told(changed(v1(), AT_ONCE, 6), 2)
     assert "minAvailable" in told(volcano(), 1)
 
 

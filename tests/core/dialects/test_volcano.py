@@ -170,7 +170,7 @@ def test_allowed_events_and_actions(event: str, action: Action):
     [
         ([{"event": "PodFailed", "exitCode": 1, "action": "AbortJob"}], "[0]", "both an event and an exitCode", "two"),
         ([{"action": "AbortJob"}], "[0]", "neither an event nor an exitCode", "PodFailed"),
-        ([{"exitCode": 0, "action": "AbortJob"}], "[0].exitCode", "0 is success", "TaskCompleted"),
+        ([{"exitCode": 0, "action": "AbortJob"}], "[0].exitCode", "0 means success", "TaskCompleted"),
         ([{"event": "PodFailed"}], "[0].action", "is required and missing", "RestartJob"),
         ([{"exitCode": 3, "action": "Restart"}], "[0].action", "unknown action 'Restart'", "Restart"),
         (
@@ -179,11 +179,11 @@ def test_allowed_events_and_actions(event: str, action: Action):
             "does not know partitions",
             "RestartTask",
         ),
-        ([{"event": "PodFailed", "action": "SyncJob"}], "[0].action", "Volcano's own", ""),
+        ([{"event": "PodFailed", "action": "SyncJob"}], "[0].action", "internal to Volcano", ""),
         ([{"event": "PodFailed", "action": "FailJob"}], "[0].action", "unknown action 'FailJob'", ""),
-        ([{"event": "PodRunning", "action": "AbortJob"}], "[0].event", "Volcano's own", ""),
-        ([{"event": "OutOfSync", "action": "AbortJob"}], "[0].event", "Volcano's own", ""),
-        ([{"event": "CommandIssued", "action": "AbortJob"}], "[0].event", "Volcano's own", ""),
+        ([{"event": "PodRunning", "action": "AbortJob"}], "[0].event", "internal to Volcano", ""),
+        ([{"event": "OutOfSync", "action": "AbortJob"}], "[0].event", "internal to Volcano", ""),
+        ([{"event": "CommandIssued", "action": "AbortJob"}], "[0].event", "internal to Volcano", ""),
         ([{"event": "NodeLost", "action": "AbortJob"}], "[0].event", "unknown event 'NodeLost'", "known"),
         ([{"events": ["PodFaild"], "action": "AbortJob"}], "[0].events", "unknown event", "did you mean PodFailed?"),
         (
@@ -232,7 +232,7 @@ def test_an_exit_code_may_stand_beside_every_event():
         ("spec.minSuccess", 0, "spec.minSuccess", "must be at least 1", ""),
         ("spec.tasks.1.minAvailable", 3, "spec.tasks[1].minAvailable", "there are 2", "2 or less"),
         ("spec.tasks.1.name", "ps", "spec.tasks[1].name", "a second task named 'ps'", ""),
-        ("spec.tasks.1.name", "Worker_1", "spec.tasks[1].name", "not a name Kubernetes takes", "worker-1"),
+        ("spec.tasks.1.name", "Worker_1", "spec.tasks[1].name", "not a valid Kubernetes name", "worker-1"),
         ("spec.tasks.1.name", "w" * 64, "spec.tasks[1].name", "is 64 characters long", ""),
         ("spec.tasks.1.name", "w" * 50, "metadata.name", "a name of 66 characters", "may have 10 characters"),
         ("spec.tasks.1.name", "w" * 62, "metadata.name", "78 characters", "shorten the replica type"),
@@ -250,7 +250,7 @@ def test_an_exit_code_may_stand_beside_every_event():
             "spec.volumes",
             [{"mountPath": "/m", "volumeClaim": {}}],
             "spec.volumes[0].volumeClaim",
-            "makes no claims",
+            "does not create claims",
             "",
         ),
         ("spec.volumes", [{"mountPath": "m:", "volumeClaimName": "c"}], "spec.volumes[0].mountPath", "absolute", ""),
@@ -266,7 +266,7 @@ def test_an_exit_code_may_stand_beside_every_event():
         ),
         ("spec.tasks", [], "spec.tasks", "at least one task", ""),
         ("spec.maxRetry", -1, "spec.maxRetry", "must not be negative", ""),
-        ("metadata.name", "a_b", "metadata.name", "not a name", "a-b"),
+        ("metadata.name", "a_b", "metadata.name", "not a valid Kubernetes name", "a-b"),
         ("metadata.name", "9lives", "metadata.name", "must start with a letter", "lives"),
     ],
 )
@@ -298,7 +298,7 @@ def test_no_replicas_at_all():
 @pytest.mark.parametrize(
     ("path", "value", "where", "message"),
     [
-        (f"{POD}.restartPolicy", ..., "spec.tasks[0].template.spec.restartPolicy", "Kubernetes takes Always"),
+        (f"{POD}.restartPolicy", ..., "spec.tasks[0].template.spec.restartPolicy", "default of Kubernetes is Always"),
         ("spec.tasks.1.template.spec.restartPolicy", "Always", WORKER_POLICY, "policy for TaskCompleted never fires"),
         (
             "spec.tasks.0.policies",

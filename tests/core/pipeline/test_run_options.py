@@ -171,7 +171,7 @@ def test_counts_as_text_are_numbers() -> None:
 
 def test_words_and_names() -> None:
     (problem,) = choice_problems("on_term", "delte", ("auto", "delete"))
-    assert str(problem) == "on_term: 'delte' is none of auto, delete (did you mean delete?)"
+    assert str(problem) == "on_term: 'delte' is not one of auto, delete (did you mean delete?)"
     assert [*choice_problems("on_term", "auto", ("auto", "delete"))] == []
     assert [bool([*job_name_problems(name)]) for name in ("a", "vcjob/a-b", "{{ x }}", "pod/a", "A", 3)] == [
         False,

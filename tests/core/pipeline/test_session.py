@@ -363,7 +363,7 @@ def test_a_job_that_is_replaced_is_gone_before_another_is_created() -> None:
     action, commands = starts(["a"], None, [], None, decide=replaced)
     assert action is AdoptionAction.CREATE
     assert commands == [(Do.FIND, ""), (Do.REPLACE, "a"), (Do.FIND, ""), (Do.CREATE, "")]
-    with pytest.raises(Conflict, match="comes again each time"):
+    with pytest.raises(Conflict, match="is created again each time"):
         starts(*[["a"], None] * 5, decide=replaced)
 
 

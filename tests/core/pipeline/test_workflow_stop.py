@@ -15,14 +15,14 @@ STARTED = {"startedAt": "2027-01-15T07:00:00Z"}  # an hour before
 @pytest.mark.parametrize(
     ("workflow", "deadline", "why"),
     [
-        (None, None, "is gone"),
+        (None, None, "no longer exists"),
         ({"metadata": {"deletionTimestamp": "2027-01-15T08:00:00Z"}}, None, "being deleted"),
         ({"spec": {"shutdown": "Stop"}}, None, "shut down (Stop)"),
         ({"spec": {"shutdown": "Terminate"}}, None, "shut down (Terminate)"),
         ({"status": {"phase": "Failed"}}, None, "is Failed"),
-        ({"status": {"phase": "Running"}}, NOW - 1, "time"),
-        ({"status": {"phase": "Running"}}, NOW + 4, "time"),
-        ({"spec": {"activeDeadlineSeconds": 3600}, "status": STARTED}, None, "time"),
+        ({"status": {"phase": "Running"}}, NOW - 1, "deadline"),
+        ({"status": {"phase": "Running"}}, NOW + 4, "deadline"),
+        ({"spec": {"activeDeadlineSeconds": 3600}, "status": STARTED}, None, "deadline"),
     ],
 )
 def test_nobody_would_come_back_for_the_job(workflow: Any, deadline: float | None, why: str) -> None:

@@ -99,7 +99,7 @@ def test_warns_of_arguments_of_ssh(arguments: list[str], message: str):
 )
 def test_a_plugin_that_is_not_played_says_what_to_do(plugin: str, way_out: str):
     found = only_error(with_plugins(**{plugin: []}))
-    assert (found.path, f"does not play Volcano's {plugin} plugin" in found.message) == (f"spec.plugins.{plugin}", True)
+    assert (found.path, f"does not support Volcano's {plugin} plugin" in found.message) == (f"spec.plugins.{plugin}", True)
     assert way_out in found.hint
     assert "\n" not in str(found)
 
@@ -149,7 +149,7 @@ PLACE = "spec.tasks[1].template.spec.containers[0]"
         (uses("train --index=${VC_TASK_INDEX}"), {"env": []}, ""),
         (uses("train --index=${VC_TASK_INDEX}", env=INDEX), {}, ""),
         (uses("train --index=${MY_VC_TASK_INDEXES}"), {}, ""),
-        (uses("cat /etc/volcano/ps.host"), {"env": []}, "reads /etc/volcano, which is not there without the svc"),
+        (uses("cat /etc/volcano/ps.host"), {"env": []}, "reads /etc/volcano, which does not exist without the svc"),
         (uses("cat /etc/volcano/ps.host"), {"svc": []}, ""),
         (uses("cat /etc/volcano/ps.host"), {"tensorflow": []}, ""),
         (uses("cat /etc/volcano/ps.host", volumeMounts=[{"name": "data", "mountPath": "/etc/volcano"}]), {}, ""),

@@ -10,13 +10,13 @@ from tests.core.dialects.documents import only_error
 @pytest.mark.parametrize(
     ("version", "kind", "message", "hint"),
     [
-        ("batch.volcano.sh/v1alpha1", "CronJob", "makes Jobs at times", "Argo CronWorkflow, an Airflow DAG"),
-        ("batch/v1", "CronJob", "makes Jobs at times", "Argo CronWorkflow or an Airflow DAG"),
+        ("batch.volcano.sh/v1alpha1", "CronJob", "creates Jobs on a schedule", "Argo CronWorkflow, an Airflow DAG"),
+        ("batch/v1", "CronJob", "creates Jobs on a schedule", "Argo CronWorkflow or an Airflow DAG"),
         ("flow.volcano.sh/v1alpha1", "JobFlow", "a workflow of JobTemplates", "steps of a pipeline"),
         ("flow.volcano.sh/v1alpha1", "JobTemplate", "starts nothing by itself", "kind: Job"),
         ("training.volcano.sh/v1alpha1", "HyperJob", "several clusters", "--context"),
-        ("bus.volcano.sh/v1alpha1", "Command", "is an order", "tf-dist suspend JOB"),
-        ("scheduling.volcano.sh/v1beta1", "PodGroup", "made for each job", "minAvailable"),
+        ("bus.volcano.sh/v1alpha1", "Command", "acts on an existing job", "tf-dist suspend JOB"),
+        ("scheduling.volcano.sh/v1beta1", "PodGroup", "creates its PodGroup", "minAvailable"),
         (
             "scheduling.volcano.sh/v1beta1",
             "Queue",
@@ -27,7 +27,7 @@ from tests.core.dialects.documents import only_error
         ("kueue.x-k8s.io/v1beta1", "ClusterQueue", "is Kueue's", "tf-dist.dev/gang-scheduler: kueue"),
         ("argoproj.io/v1alpha1", "Workflow", "is Argo's", "tf_dist.argo"),
         ("sparkoperator.k8s.io/v1beta2", "SparkApplication", "is Spark's", ""),
-        ("scheduling.x-k8s.io/v1alpha1", "PodGroup", "made for each job", "minAvailable"),
+        ("scheduling.x-k8s.io/v1alpha1", "PodGroup", "creates its PodGroup", "minAvailable"),
         ("kueue.x-k8s.io/v1beta1", "LocalQueue", "is Kueue's", "tf-dist.dev/gang-scheduler: kueue"),
         ("argoproj.io/v1alpha1", "CronWorkflow", "a CronWorkflow is Argo's", "tf_dist.argo"),
         ("apps/v1", "StatefulSet", "never ends", "a TFJob or a Volcano Job"),

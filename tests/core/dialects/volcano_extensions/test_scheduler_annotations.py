@@ -124,14 +124,14 @@ UNUSED = (
     ("volcano.sh/task-topology-task-order", "orders the pods of a gang", ""),
     ("volcano.sh/cooldown-time", "protects young pods", "volcano.sh/preemptable"),
     ("volcano.sh/revocable-zone", "nodes that are lent", ""),
-    ("volcano.sh/jdb-min-available", "bounds what is evicted", ""),
-    ("volcano.sh/jdb-max-unavailable", "bounds what is evicted", ""),
+    ("volcano.sh/jdb-min-available", "limits the pods that are evicted", ""),
+    ("volcano.sh/jdb-max-unavailable", "limits the pods that are evicted", ""),
     ("volcano.sh/numa-topology-policy", "NUMA", ""),
     ("volcano.sh/hierarchy", "belongs to a queue", "parent"),
     ("volcano.sh/vgpu-mode", "shares GPUs", ""),
     ("volcano.sh/resource-strategy-scoring-type", "scores nodes", ""),
     ("scheduling.volcano.sh/queue-name", "the queue of a lone pod", "spec.queue"),
-    ("volcano.sh/preemptible", "Volcano reads no such annotation", "did you mean volcano.sh/preemptable?"),
+    ("volcano.sh/preemptible", "neither Volcano nor tf-dist reads this annotation", "did you mean volcano.sh/preemptable?"),
 )
 
 
