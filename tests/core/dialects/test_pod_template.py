@@ -140,7 +140,12 @@ def test_a_mistake_in_a_container(container: dict[str, Any], path: str, message:
         ({"hostNetwork": "yes"}, "hostNetwork", "must be true or false, not the text 'yes'", ""),
         ({"schedulerName": 5}, "schedulerName", "must be text", '"5"'),
         ({"volumes": [{"name": "data"}, {"name": "data"}]}, "volumes[1].name", "a second volume named 'data'", ""),
-        ({"volumes": [{"name": "data", "nfs": {}, "emptyDir": {}}]}, "volumes[0]", "a volume can have only one source", ""),
+        (
+            {"volumes": [{"name": "data", "nfs": {}, "emptyDir": {}}]},
+            "volumes[0]",
+            "a volume can have only one source",
+            "",
+        ),
         ({"volumes": [{"name": "data", "emptydir": {}}]}, "volumes[0].emptydir", "unknown key", "emptyDir"),
         ({"volumes": {"data": {}}}, "volumes", "must be a list", ""),
         ({"initContainers": [{"name": "tensorflow", "image": "x"}]}, "containers[0].name", "a second container", ""),

@@ -99,7 +99,10 @@ def test_warns_of_arguments_of_ssh(arguments: list[str], message: str):
 )
 def test_a_plugin_that_is_not_played_says_what_to_do(plugin: str, way_out: str):
     found = only_error(with_plugins(**{plugin: []}))
-    assert (found.path, f"does not support Volcano's {plugin} plugin" in found.message) == (f"spec.plugins.{plugin}", True)
+    assert (found.path, f"does not support Volcano's {plugin} plugin" in found.message) == (
+        f"spec.plugins.{plugin}",
+        True,
+    )
     assert way_out in found.hint
     assert "\n" not in str(found)
 

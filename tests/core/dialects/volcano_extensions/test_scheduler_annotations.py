@@ -131,7 +131,11 @@ UNUSED = (
     ("volcano.sh/vgpu-mode", "shares GPUs", ""),
     ("volcano.sh/resource-strategy-scoring-type", "scores nodes", ""),
     ("scheduling.volcano.sh/queue-name", "the queue of a lone pod", "spec.queue"),
-    ("volcano.sh/preemptible", "neither Volcano nor tf-dist reads this annotation", "did you mean volcano.sh/preemptable?"),
+    (
+        "volcano.sh/preemptible",
+        "neither Volcano nor tf-dist reads this annotation",
+        "did you mean volcano.sh/preemptable?",
+    ),
 )
 
 
