@@ -172,7 +172,7 @@ def expression(**rule: Any) -> dict[str, Any]:
         (expression(key="a"), "spec.namespaceSelector.matchExpressions[1].operator: is required and missing"),
         (expression(key="a", operator="Is", values=["b"]), "matchExpressions[1].operator: unknown value 'Is'"),
         (expression(key="", operator="Exists"), "matchExpressions[1].key: '' is not a key that a label can have"),
-        (expression(key="a", operator="In"), "matchExpressions[1].values: is required and missing (In compares"),
+        (expression(key="a", operator="In"), "matchExpressions[1].values: is required and missing (In needs"),
         (expression(key="a", operator="NotIn", values=[]), "matchExpressions[1].values: is required and missing"),
         (expression(key="a", operator="Exists", values=["b"]), "matchExpressions[1].values: must be left out: Exists"),
         (expression(key="a", operator="In", values=["b", "c!"]), "matchExpressions[1].values[1]: 'c!' is not a value"),

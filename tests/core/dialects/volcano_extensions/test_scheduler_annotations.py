@@ -122,7 +122,7 @@ def test_admission_sees_all_three():
 UNUSED = (
     ("volcano.sh/task-topology-anti-affinity", "keeps tasks on different nodes", "podAntiAffinity"),
     ("volcano.sh/task-topology-task-order", "orders the pods of a gang", ""),
-    ("volcano.sh/cooldown-time", "protects young pods", "volcano.sh/preemptable"),
+    ("volcano.sh/cooldown-time", "protects new pods", "volcano.sh/preemptable"),
     ("volcano.sh/revocable-zone", "nodes that are lent", ""),
     ("volcano.sh/jdb-min-available", "limits the pods that are evicted", ""),
     ("volcano.sh/jdb-max-unavailable", "limits the pods that are evicted", ""),
