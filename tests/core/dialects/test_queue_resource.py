@@ -216,7 +216,7 @@ def test_limits_that_change_nothing_are_told() -> None:
     assert ["is more than nominal" in text for text in warnings(generous)] == [True]
     placed = document()
     placed["metadata"]["namespace"] = "ml"
-    assert ["belong to no namespace" in text for text in warnings(placed)] == [True]
+    assert ["are not namespaced" in text for text in warnings(placed)] == [True]
 
 
 def test_a_cluster_may_know_keys_and_resources_that_we_do_not() -> None:
