@@ -35,7 +35,7 @@ from tf_dist.core.model.reasons import Reason
 from tf_dist.core.model.status import Status
 from tf_dist.core.model.status_codec import stored_status
 from tf_dist.core.podbuilder.tf_config import tf_config_endpoints
-from tf_dist.core.reconciler.accepted_spec import plan_for_invalid_spec
+from tf_dist.core.reconciler.accepted_spec import plan_for_invalid_spec, unknown_keys
 from tf_dist.core.reconciler.job_context import with_default_scheduler
 from tf_dist.core.reconciler.reconcile import reconcile
 from tf_dist.errors import ClusterError, Conflict, NotFound, Rejected, Throttled, Unavailable
@@ -260,8 +260,16 @@ class Workers:
             status_only=status_only,
             accepted=reading.accepted,
             refused=reading.refused,
+            unknown_keys=self._unknown_keys(known),
         )
         return reconcile(job, observed, known.status)
+
+    @staticmethod
+    def _unknown_keys(known: JobEntry) -> str:
+        """Read only if the spec is new."""
+        accepted, last = known.reading.accepted, known.remembered or known.status
+        is_new = accepted is not None and accepted != last.accepted_spec and not last.finished
+        return unknown_keys(known.stored) if is_new else ""
 
     def _closed_nodes(self, job: Job, status: Status, pods: Sequence[PodView]) -> dict[str, frozenset[str]]:
         """Read only if a pod lacks its node."""

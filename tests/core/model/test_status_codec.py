@@ -130,7 +130,6 @@ FULL: Final = Status(
         digest="abc",
         runtime_id="a1b2",
         document={"spec": {"replicaSpecs": []}, "annotations": {}, "labels": {}},
-        unknown="spec.y: unknown key",
     ),
     refused_spec=RefusedSpec(generation=10, digest="def", message="spec.x: unknown key"),
     unconfirmed="mnist-worker-1 on n3",

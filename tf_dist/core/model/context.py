@@ -271,7 +271,7 @@ class Observed:
       ``invalid``: the API server finds an object of the job invalid, so that no later try will do better.
     - ``status_only``: nothing but the status and events is written in this pass: other jobs wait for theirs.
     - ``accepted``: the spec that the job was parsed from (None: that of its status); ``refused``: the present one, if
-      that is another.
+      that is another; ``unknown_keys``: those of an accepted spec that no status has yet, as text.
     """
 
     now: float
@@ -295,6 +295,7 @@ class Observed:
     status_only: bool = False
     accepted: AcceptedSpec | None = None
     refused: RefusedSpec | None = None
+    unknown_keys: str = ""
 
     def __post_init__(self) -> None:
         """Times are stored in microseconds, so times that are compared with stored ones are rounded to them."""

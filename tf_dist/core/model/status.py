@@ -179,8 +179,6 @@ class AcceptedSpec:
     """v1alpha1: the ``RuntimeId`` in the names of its pods, in case a replacement of the job lacks it."""
     document: Document = field(default_factory=dict, repr=False)
     """The spec with its annotations and labels while the current spec is refused, if it is known and not too large."""
-    unknown: str = field(default="", compare=False)
-    """The unknown keys of the spec, as text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -103,7 +103,6 @@ def read_stored_spec(
             generation=generation,
             digest=digest,
             runtime_id=job.runtime_id,
-            unknown="" if status.finished else _unknown_keys(stored),
         ),
     )
 
@@ -133,8 +132,11 @@ def _left_out_runtime_id(stored: Document, before: AcceptedSpec | None) -> dict[
     return {"RuntimeId": before.runtime_id} if before.runtime_id else {}
 
 
-def _unknown_keys(stored: Document) -> str:
-    """The unknown keys, each with the most similar known one; "" for none."""
+def unknown_keys(stored: Document) -> str:
+    """The unknown keys of a stored job, each with the most similar known one; "" for none.
+
+    It takes several times as long as ``read``, so nothing calls it before a decision about many jobs.
+    """
     try:
         warnings = parse(as_written(stored), strict=False).warnings
     except InvalidJob:
@@ -209,7 +211,7 @@ def plan_for_invalid_spec(document: Document, before: Status, refused: RefusedSp
     after = with_accepted_spec(replace(before, since=now if before.since is None else before.since), None, refused)
     if after == before:
         return Plan(before)
-    return Plan(after, (WriteStatus(_held(document, after, now)), *spec_events(before, after)))
+    return Plan(after, (WriteStatus(_held(document, after, now)), *spec_events(before, after, "")))
 
 
 def _held(document: Document, status: Status, now: float) -> dict[str, Any]:

@@ -39,7 +39,6 @@ def job_events(s: ReconcileContext) -> Iterator[EmitEvent]:
         yield from _exit_events(before, s)
         yield from _waiting_events(before, s)
         yield from _phase_events(before, s)
-    yield from spec_events(before, s.status)
     yield from _container_events(before, s)
 
 
@@ -88,12 +87,10 @@ def document_notes(s: ReconcileContext) -> Iterator[EmitEvent]:
         yield _event(Reason.SCHEDULER_NAME_NOT_USED, message)
 
 
-def spec_events(before: Status, after: Status) -> Iterator[EmitEvent]:
+def spec_events(before: Status, after: Status, unknown_keys: str) -> Iterator[EmitEvent]:
     """The events about a spec: refused (once for each spec), accepted again, accepted with unknown keys."""
-    if after.accepted_spec is not None and after.accepted_spec != before.accepted_spec and after.accepted_spec.unknown:
-        yield _event(
-            Reason.UNKNOWN_FIELDS, f"unknown fields of the spec, which are not used: {after.accepted_spec.unknown}"
-        )
+    if unknown_keys and after.accepted_spec is not None and after.accepted_spec != before.accepted_spec:
+        yield _event(Reason.UNKNOWN_FIELDS, f"unknown fields of the spec, which are not used: {unknown_keys}")
     if after.refusal and after.refused_spec != before.refused_spec:
         yield _event(Reason.INVALID_SPEC, after.refusal)
     elif before.refusal and after.refused_spec is None:

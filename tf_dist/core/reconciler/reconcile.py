@@ -37,7 +37,7 @@ from tf_dist.core.model.status_codec import load_status, memory
 from tf_dist.core.model.timestamps import round_time
 from tf_dist.core.reconciler.commands import command_actions
 from tf_dist.core.reconciler.job_context import is_in_future, read_context, without_clock_skew
-from tf_dist.core.reconciler.job_events import document_notes, job_events
+from tf_dist.core.reconciler.job_events import document_notes, job_events, spec_events
 from tf_dist.core.reconciler.missing_objects import backoff_until, missing_objects
 from tf_dist.core.reconciler.pod_cleanup import cleanup
 from tf_dist.core.reconciler.status_writer import build_status, ready_replicas
@@ -75,6 +75,7 @@ def reconcile(job: Job, observed: Observed, status: Status | None = None) -> Pla
         actions.append(WriteStatus(build_status(s)))
     # Before what may fail: what the status says already no later pass says again.
     actions += job_events(s)
+    actions += spec_events(s.before, s.status, observed.unknown_keys)
     if observed.status_only:
         return Plan(s.status, tuple(actions))
     if written and stored.created is None:
