@@ -68,8 +68,8 @@ def test_table_shows_median_and_spread_of_turns() -> None:
     turns = [("tf-dist", {"backlog": 100.0}), ("tf-dist", {"backlog": 90.0}), ("tf-dist", {"backlog": 120.0})]
     found = {**CONDITIONS, "rows": table.samples_of([*turns, ("Kueue", {"turns": 31.25})])}
     section = table.section(found)
-    assert "| `backlog`, gangs/s | 100 (90 to 120) |  |  |  |  |" in section
-    assert "| `turns`, gangs/s |  | 31.2 |  |  |  |" in section
+    assert "| `backlog`, gangs/s | 100 (90 to 120) |  |" in section
+    assert "| `turns`, gangs/s |  | 31.2 |" in section
     assert "median of 3 turns" in section
     assert "Kueue failed: TimeoutError: not so." in section
     assert "The training-operator is left out" in section
@@ -77,10 +77,10 @@ def test_table_shows_median_and_spread_of_turns() -> None:
     assert (table.section({}), table.details({})) == ("", "")
 
 
-def test_table_of_binding_has_a_column_for_each_scheduler() -> None:
+def test_table_of_binding_has_a_column_for_each_that_was_measured() -> None:
     bound = [("kube-scheduler", {"bind.ended": 36.0}), ("Volcano", {"bind.ended": 50.0})]
     found = {**CONDITIONS, "rows": [], "binding": table.samples_of(bound, binding.ROWS)}
-    assert "| `bind.ended`, gangs |  |  | 36 |  |  |  |  | 50 |" in table.section(found)
+    assert "| `bind.ended`, gangs | 36 | 50 |" in table.section(found)
 
 
 def test_stored_figures_are_of_the_rows_there_are() -> None:

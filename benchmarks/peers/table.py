@@ -11,24 +11,25 @@ from typing import Any, Final
 from benchmarks.measure import Row
 from benchmarks.peers.binding import BINDERS, GANGS, LIMIT, NODE_CPUS, NODES
 from benchmarks.peers.scenarios import ROWS
-from benchmarks.peers.systems import LEFT_OUT, SYSTEMS
+from benchmarks.peers.systems import LEFT_OUT, SYSTEMS, Volcano
 
 RESULTS: Final = Path(__file__).parents[1] / "results-peers.json"
 Stored = dict[str, Any]
-_TITLE: Final = "## Beside Kueue and Volcano, on one API server\n"
+_TITLE: Final = "## Beside other controllers, on one API server\n"
 _MEASURED: Final = """
 {spread} Measured on {date} at commit {commit}, in
 turn, each on a fresh control plane with {nodes:,} fake nodes: {versions}; {cpus} CPUs for everything, load {load:g} and
 probe {probe} before. One client creates all jobs and watches them. tf-dist and Kueue have a queue with a quota of CPUs.
 tf-dist creates pods itself and finds nodes for them. Kueue releases Jobs, whose pods the Job controller creates; with
 topology, Kueue finds nodes, too. Kueue runs without webhooks, without leader election, and without its limit of 50
-requests a second, which all favours it. Volcano runs its controllers and its scheduler, with the settings of its chart
-and without webhooks; its gangs are admitted once they are in the queue, and its scheduler also binds their pods, which
-nothing does for the others. The writer follows the same objects with tf-dist's client and writes an admission for each
-job, but no pods.
+requests a second, which all favours it. {volcano}The writer follows the same objects with tf-dist's client
+and writes an admission for each job, but no pods.
 
 {left_out} `make bench-peers` measures on your machine; Go builds the peers from their modules.
 """
+_VOLCANO: Final = """Volcano runs its controllers and its scheduler, with the settings of its chart and without
+webhooks. Its gangs are admitted once they are in the queue, and its scheduler also binds their pods, which nothing does
+for the others. """
 _BINDING: Final = "## Gangs that compete for nodes\n"
 _BOUND: Final = f"""
 {GANGS} gangs come at once to {NODES} nodes with {NODE_CPUS} CPUs, where a third of them have space together. A gang
@@ -66,14 +67,16 @@ def section(found: Stored) -> str:
     left_out = [f"{name[0].upper()}{name[1:]} is left out: {reason}." for name, reason in LEFT_OUT.items()]
     several = f"Cells are the median of {found['turns']} turns, with the least and the most in parentheses."
     spread = several if found["turns"] > 1 else "Each was measured once."
-    text = _MEASURED.format(**{**found, "spread": spread, "left_out": " ".join(failed + left_out)})
+    volcano = _VOLCANO if any(Volcano.name in row["systems"] for row in found["rows"]) else ""
+    text = _MEASURED.format(**{**found, "spread": spread, "left_out": " ".join(failed + left_out), "volcano": volcano})
     parts = [_TITLE, *_cells([system.name for system in SYSTEMS], found["rows"]), text]
     if found.get("binding"):
         parts += [_BINDING, *_cells([binder.name for binder in BINDERS], found["binding"]), _BOUND]
     return "\n".join(parts)
 
 
-def _cells(names: Sequence[str], rows: Iterable[Stored]) -> list[str]:
+def _cells(names: Iterable[str], rows: Sequence[Stored]) -> list[str]:
+    names = [name for name in names if any(name in row["systems"] for row in rows)]
     lines = [f"| | {' | '.join(names)} |", f"|---|{'---:|' * len(names)}"]
     for row in rows:
         cells = [_cell(row["systems"].get(name, ())) for name in names]

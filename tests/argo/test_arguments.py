@@ -46,7 +46,7 @@ def memoized(key: str) -> Any:
         ({"on_term": "delte"}, "on_term: 'delte' is not one of auto, delete, suspend, leave (did you mean delete?)"),
         ({"on_suspend": "stop"}, "on_suspend: 'stop' is not one of suspend, leave"),
         ({"driver": "me"}, "driver: 'me' is not one of auto, controller"),
-        ({"driver": True}, "driver: True is none of"),
+        ({"driver": True}, "driver: True is not one of"),
         ({"admission_timeout": "soon"}, "admission_timeout: 'soon' is not a time (write 90s, 10m or 1h30m)"),
         ({"startup_timeout": "-1m"}, "startup_timeout: '-1m' is not a time"),
         ({"run_timeout": True}, "run_timeout: True is not a time"),

@@ -44,7 +44,7 @@ def test_elsewhere_with_another_image(tmp_path: Path) -> None:
 
 
 def test_an_image_in_no_registry_is_a_warning(tmp_path: Path) -> None:
-    assert "is in no registry" in tf_dist("workflows", "export", str(tmp_path)).stderr
+    assert "is not in a registry" in tf_dist("workflows", "export", str(tmp_path)).stderr
     done = tf_dist("workflows", "export", str(tmp_path), "--image", "registry/tf-dist:1")
     assert (done.returncode, done.stderr) == (0, "")
 

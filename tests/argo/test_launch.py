@@ -204,7 +204,7 @@ def test_on_its_last_try_a_drained_launcher_takes_the_job_with_it(scene: Stage) 
     launcher.said("worker-0 | up")
     launcher.signal(signal.SIGTERM)
     assert launcher.code() == 143
-    assert "not tried again" in launcher.text
+    assert "not retried" in launcher.text
     step.until(lambda: not step.jobs() and not step.pods())
 
 

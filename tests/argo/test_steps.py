@@ -269,7 +269,7 @@ def test_no_text_that_is_parsed_has_anything_to_fill_in(reference: str, tmp_path
     ("wrong", "told"),
     [
         (Input("", int), "has no name"),
-        (Input("a", list), "none of str, int, float, bool"),
+        (Input("a", list), "not one of str, int, float, bool"),
         (Input("a", int, text="--steps="), "no single place"),
         (Input("a", pattern="("), "is not a regular expression"),
         (Input("a", int, default="many"), "input a: 'many' is not a whole number"),

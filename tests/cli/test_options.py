@@ -33,7 +33,7 @@ def test_policies_of_a_pipeline_are_annotations_of_the_job() -> None:
         (
             ['{"workers": 4}'],
             "",
-            '^--fallback: nothing says when .* --admission-timeout as well, or --on-eviction="fallback"',
+            '^--fallback: nothing sets when .* --admission-timeout as well, or --on-eviction="fallback"',
         ),
         (['{"workers": 4}'], "soon", "--admission-timeout: 'soon' is not a time"),
         ([], "10m", "--admission-timeout: sets the time before a fallback, but there is no fallback"),

@@ -161,7 +161,7 @@ def test_what_is_asked_wrongly_says_where_and_what(client: Client) -> None:
     with pytest.raises(AlreadyExists, match=stored.name):
         client.submit(TFJob(stored.name, image="none", command=["true"]))
     client.wait(stored, timeout=SECONDS)
-    with pytest.raises(InvalidJob, match="it is over"):
+    with pytest.raises(InvalidJob, match="it has ended"):
         client.suspend(stored.name)
     client.delete(stored, wait=True, timeout=SECONDS)
     client.submit(TFJob(stored.name, image="none", command=["true"]))

@@ -138,7 +138,7 @@ def test_refuses_what_is_too_large_with_its_largest_files(tmp_path: Path) -> Non
 def test_refuses_sparse_file_and_many_files_without_reading_them(tmp_path: Path) -> None:
     with (tmp_path / "huge").open("wb") as file:
         file.truncate(1 << 40)
-    with pytest.raises(InvalidJob, match=r"has 1048576\.0 MiB, and 64 MiB can go along.*huge \(1048576\.0 MiB\)"):
+    with pytest.raises(InvalidJob, match=r"has 1048576\.0 MiB, and 64 MiB can be sent.*huge \(1048576\.0 MiB\)"):
         pack_code(tmp_path)
     (tmp_path / "huge").unlink()
     for number in range(10_001):

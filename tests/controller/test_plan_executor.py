@@ -31,6 +31,7 @@ from tf_dist.controller.settings import ControllerContext, ControllerSettings, J
 from tf_dist.core.model import names
 from tf_dist.core.model.context import Action, Create, Delete, DeleteJob, EnsureKeys, Plan, Update, WriteStatus
 from tf_dist.core.model.status import Status
+from tf_dist.core.podbuilder.volcano_plugins import config_map_name
 from tf_dist.errors import AlreadyExists, ClusterError, Conflict, Forbidden, NotFound, Unavailable
 
 REF = JobRef(TFJOBS, "default", "mnist")
@@ -309,11 +310,12 @@ def test_what_was_written_is_known_before_any_watch_tells_of_it(bench: Bench) ->
 
 
 def test_what_was_changed_is_known_too(bench: Bench) -> None:
-    body = bench.pod("hosts", bench.job)["metadata"]
-    bench.memory.create(CONFIG_MAPS, "default", {"metadata": body, "data": {"hosts": "a"}})
+    name = config_map_name("mnist")
+    body = bench.pod(name, bench.job)["metadata"]
+    bench.memory.create(CONFIG_MAPS, "default", {"metadata": body, "data": {"ps.host": "a"}})
     bench.look()
-    bench.apply(Update("ConfigMap", "hosts", {"data": {"hosts": "b"}}))
-    assert bench.informers.objects("default", bench.uid)["ConfigMap", "hosts"]["data"] == {"hosts": "b"}
+    bench.apply(Update("ConfigMap", name, {"data": {"ps.host": "b"}}))
+    assert bench.informers.objects("default", bench.uid)["ConfigMap", name]["data"] == {"ps.host": "b"}
 
 
 def test_a_status_is_only_written_over_the_version_that_was_decided_on(bench: Bench) -> None:

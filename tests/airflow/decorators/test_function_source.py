@@ -89,7 +89,7 @@ def wrapped() -> None: ...
         (names_a_function, "names helper.*import it inside"),
         (names_within, "names RATE"),
         (names_its_file, "names __file__"),
-        (closure(), "names inside.*hand it over"),
+        (closure(), "names inside.*pass it"),
         (Owner().method, "not a plain function"),
         (functools.partial(names_a_default), "not a plain function"),
         (lambda: 1, "a lambda"),

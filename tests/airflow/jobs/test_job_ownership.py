@@ -144,5 +144,5 @@ def test_a_job_that_others_write_into_is_written_in_the_end() -> None:
         job = stored(cluster, **{OWNER_ANNOTATION: "one/1"})
         adopt_job(cast(Cluster, Busy(cluster, 5)), job, "two/2")
         assert annotations_of(cluster.get(TFJOBS, "default", "job"))[OWNER_ANNOTATION] == "two/2"
-        with pytest.raises(Conflict, match="changes faster"):
+        with pytest.raises(Conflict, match="keeps changing"):
             adopt_job(cast(Cluster, Busy(cluster, 1000)), job, "three/3")

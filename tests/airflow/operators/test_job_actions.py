@@ -82,7 +82,7 @@ def test_a_job_that_is_over_or_missing(cluster_site: Site, kind: Any, arguments:
     is_at(cluster_site, "finished")
     with pytest.raises(AirflowFailException, match="tfjob/a is Succeeded: it has ended"):
         done(kind, cluster_site, **arguments)
-    with pytest.raises(AirflowSkipException, match="it is over"):
+    with pytest.raises(AirflowSkipException, match="it has ended"):
         done(kind, cluster_site, if_ended="skip", **arguments)
     assert done(kind, cluster_site, if_ended="ignore", **arguments)["status"] == "Succeeded"
 
@@ -100,7 +100,7 @@ def test_what_becomes_of_a_submission_that_is_repeated(cluster_site: Site, insta
     )
     first = task.execute(instance.context())
     assert task.execute(instance.retry().context()) == first
-    with pytest.raises(AlreadyExists, match=r"there is a job a .* not this task's \(delete it first"):
+    with pytest.raises(AlreadyExists, match=r"there is a job a .* does not belong to this task"):
         task.execute(Instance("another run").context())
     assert cluster_site.names() == ["a"]
 

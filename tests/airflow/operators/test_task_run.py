@@ -96,7 +96,7 @@ def test_reports_deletion_when_job_is_deleted_before_the_wait(
         else:
             task.execute(instance.context())
 
-    with pytest.raises(JobFailed, match=r"^tfjob/\S+: the job was deleted \(see who") as caught:
+    with pytest.raises(JobFailed, match=r"^tfjob/\S+: the job was deleted \(find out who") as caught:
         run(operator(document(), callbacks=Deletes))
     assert caught.value.outcome.kind is OutcomeKind.DELETED
     outcome = instance.xcoms["outcome"]

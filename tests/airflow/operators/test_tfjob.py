@@ -463,7 +463,7 @@ def test_its_fields_are_filled_in(operator: MakeOperator) -> None:
 
 def test_fields_that_are_no_text_are_shown_as_what_they_are(operator: MakeOperator) -> None:
     task = operator(document())
-    structured = {"env_vars", "job_resources", "overrides", "fallback", "labels", "annotations"}
+    structured = {"env_vars", "packages", "job_resources", "overrides", "fallback", "labels", "annotations"}
     assert task.template_fields_renderers == {"job": "yaml", **dict.fromkeys(structured, "py")}
     assert task.template_fields_renderers.keys() <= set(task.template_fields)
 

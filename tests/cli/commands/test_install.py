@@ -117,7 +117,7 @@ def test_a_cluster_without_anything(tf_dist: Program, config: str) -> None:
 def test_warns_of_image_that_no_registry_has(tf_dist: Program, arguments: tuple[str, ...], warned: bool) -> None:
     found = tf_dist("install", "--offline", *arguments)
     assert found.returncode == 0
-    assert ("is in no registry" in found.stderr and "make images IMAGE=" in found.stderr) is warned
+    assert ("is not in a registry" in found.stderr and "make images IMAGE=" in found.stderr) is warned
 
 
 @pytest.mark.parametrize(("minor", "warned"), [("20", True), ("28+", True), ("29", False), ("35", False)])

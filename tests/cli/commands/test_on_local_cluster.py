@@ -180,7 +180,7 @@ def test_a_job_that_a_policy_aborted_can_be_resumed(local: Program) -> None:
     assert local("wait", job, "--for", "succeeded", "--timeout", "180s").returncode == 0
     finished = local("suspend", job)
     assert finished.returncode == 2
-    assert "is over" in finished.stderr
+    assert "has ended" in finished.stderr
 
 
 def test_a_failed_job_is_explained(local: Program) -> None:
@@ -438,7 +438,7 @@ def test_a_job_that_is_over_is_not_scaled(local: Program) -> None:
     assert local("wait", job, "--timeout", "30s").returncode == 0
     found = local("scale", job, "--workers", "2")
     assert found.returncode == 2
-    assert "it is over" in found.stderr
+    assert "it has ended" in found.stderr
     assert local("delete", job, "--wait").returncode == 0
 
 

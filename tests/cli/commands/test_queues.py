@@ -134,7 +134,7 @@ def test_queues_that_are_wrong_are_shown_with_what_is_wrong(
     found = tf_dist("queues", "--kubeconfig", config, "-o", "wide")
     assert found.returncode == 0
     assert sorted(row.split()[0] for row in found.stdout.splitlines()[1:]) == ["a", "b", "c", "d"]
-    assert "warning: queue a: its parents form a cycle" in found.stderr
+    assert "warning: queue a: its parents lead back to itself" in found.stderr
     assert "warning: queue d: spec.weight: must be a whole number" in found.stderr
 
 
@@ -153,7 +153,7 @@ def test_problems_of_queues_are_told_with_their_lines(tf_dist: Program) -> None:
     assert "did you mean nvidia.com/gpu?" in found.stdout
     assert "error: queues.yaml:12: document 2: spec.parent: the parents of b form a cycle" in found.stdout
     assert "warning: queues.yaml:22: document 4: spec.parent: cc is not in these files" in found.stdout
-    assert "Queue e is there twice" in found.stdout
+    assert "Queue e appears twice" in found.stdout
     refused = tf_dist("submit", "queues.yaml")
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "spec.quotas.gpu: is not a resource" in refused.stderr

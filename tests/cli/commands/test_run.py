@@ -130,7 +130,7 @@ def test_an_image_whose_program_is_not_known(tf_dist: Program) -> None:
 @pytest.mark.parametrize(
     ("volume", "network", "told"),
     [
-        ({"hostPath": {"path": "/nowhere/at/all"}}, "auto", "hostPath /nowhere/at/all is not there"),
+        ({"hostPath": {"path": "/nowhere/at/all"}}, "auto", "hostPath /nowhere/at/all does not exist"),
         ({"nfs": {"server": "x", "path": "/"}}, "auto", "nfs is not possible on a local node"),
         ({"emptyDir": {}}, "shared", "cannot be mounted at /data"),
     ],

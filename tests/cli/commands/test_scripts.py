@@ -130,7 +130,7 @@ def test_dry_run_prints_the_job_and_starts_nothing(project: Program) -> None:
         (["run", "project/My_train.py", "--epochs", "3"], "No such option: --epochs", "My_train.py -- --epochs"),
         (["submit", "project/My_train.py", "--epochs=3"], "No such option: --epochs", "My_train.py -- --epochs"),
         (["run", "nothing.py"], "FILE: there is no file", "check its path"),
-        (["run", "project/My_train.py", "--workers", "0"], "--workers: 0 leaves nobody", "add --chief"),
+        (["run", "project/My_train.py", "--workers", "0"], "--workers: 0 leaves no replica", "add --chief"),
         (["run", "project/My_train.py", "--env", "NOWHERE"], "--env: NOWHERE is not set", "export NOWHERE=VALUE"),
         (["run", "project/My_train.py", "--env", "=1"], "--env: '' is not the name", "NAME=VALUE"),
         (["run", "project/My_train.py", "--env-file", "none"], "--env-file: none cannot be read", "NAME=VALUE"),
@@ -258,4 +258,4 @@ def test_written_job_runs_and_a_second_one_is_refused(project: Program) -> None:
     assert f"worker-0 | worker [] {project.folder}/project" in found.stdout, found.stderr
     again = project("init", "project/My_train.py")
     assert (again.returncode, again.stdout) == (2, "")
-    assert "--output: job.yaml exists already" in again.stderr
+    assert "--output: job.yaml already exists" in again.stderr

@@ -182,7 +182,7 @@ def test_files_and_contexts_that_are_not_there(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(ClusterError, match="there is no kubeconfig"):
         client_config.load_config(str(tmp_path / "missing"))
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "missing"))
-    with pytest.raises(ClusterError, match=r"\$KUBECONFIG names no file"):
+    with pytest.raises(ClusterError, match=r"no file in \$KUBECONFIG exists"):
         client_config.load_config()
 
 

@@ -185,7 +185,7 @@ def test_a_job_queues_up_when_the_priority_class_it_names_has_come() -> None:
     document["metadata"]["labels"] = {"kueue.x-k8s.io/priority-class": "quick"}
     world.submit(document)
     world.settle()
-    assert "its WorkloadPriorityClass quick is not there" in world.status()["message"]
+    assert "its WorkloadPriorityClass quick does not exist" in world.status()["message"]
     world.memory.create(WORKLOAD_PRIORITIES, None, {"metadata": {"name": "quick"}, "value": 7})
     world.clock.now += 31
     world.settle()

@@ -79,7 +79,7 @@ def test_replicas_of_a_drained_node_get_nodes_before_gangs_that_wait(attempts: A
     found = asked.cycle(START).verdicts
     assert isinstance(moved := found[DRAINED.uid], Resize)
     assert (moved.sizes, moved.placement) == ({"worker": 2}, {"worker": {"n2": 2}})
-    assert moved.message == "2 worker cannot go to n1, which takes no pods now; assigned instead: n2"
+    assert moved.message == "2 worker cannot go to n1, which accepts no pods now; assigned instead: n2"
     assert reason(found[OTHER.uid]) == "QuotaExceeded"
     # The status says so by now, and the old pods are still there or not: the nodes are held, and nothing else changes.
     request = AdmissionRequest(DRAINED, running(attempts, n2=2), START)

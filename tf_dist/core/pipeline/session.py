@@ -325,12 +325,7 @@ def follow(policy: SessionPolicy, seen: Seen) -> Session:
     every = rules.look_every if rules is not None and rules.suspends else None
     look_at = None if every is None else seen.now + every
     last: bool | None = None  # what is observed of the job may be older than that
-    while True:
-        due = (next_wait_limit(seen.dated, policy.limits, seen.now), look_at)
-        left = min((max(0.0, at - seen.now) for at in due if at is not None), default=None)
-        seen = yield Command(Do.WAIT, seconds=left)
-        if (end := decide_end(policy, seen)) is not None:
-            return end
+    while (end := decide_end(policy, seen)) is None:
         if every is not None and look_at is not None and seen.now >= look_at:
             read = yield Command(Do.READ_WORKFLOW)
             look_at = None if read.refused else read.now + every
@@ -340,6 +335,10 @@ def follow(policy: SessionPolicy, seen: Seen) -> Session:
                 if change is not None and change is not last:
                     done = yield Command(Do.SUSPEND if change else Do.RESUME, by=WORKFLOW, seconds=0.0)
                     last = last if done.problem else change
+        due = (next_wait_limit(seen.dated, policy.limits, seen.now), look_at)
+        left = min((max(0.0, at - seen.now) for at in due if at is not None), default=None)
+        seen = yield Command(Do.WAIT, seconds=left)
+    return end
 
 
 def decide_end(policy: SessionPolicy, seen: Seen) -> SessionEnd | None:

@@ -201,7 +201,7 @@ def test_a_full_disk_is_called_so_and_loses_nothing(path: Path) -> None:
     assert done.returncode == 0, done.stderr
     created, deleted, in_memory, opened, reloaded = done.stdout.splitlines()
     for refusal in (created, deleted, opened):
-        assert "room" in refusal
+        assert "free space" in refusal
         assert str(path) in refusal
         assert "delete it" not in refusal
         assert "rollback" not in refusal
