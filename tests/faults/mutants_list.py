@@ -207,13 +207,6 @@ MUTANTS: Final = (
         "if older:",
         "controllers are blind for ever after a backup of etcd was restored",
     ),
-    Mutant(
-        "label-makes-an-owner",
-        "core/model/names.py",
-        'return owned_by_key(metadata.get("namespace") or "", str(uid)) if controlled else ""',
-        'return owned_by_key(metadata.get("namespace") or "", str(uid)) if uid else ""',
-        "a pod that a user labelled is taken for the job's own, and deleted",
-    ),
     # What is done
     Mutant(
         "conflict-is-gone",
