@@ -160,3 +160,9 @@ def test_a_file_with_one_problem(
     found = load_job_files(["job.yaml"])
     assert [problem_text(one) for one in found.problems] == [f"job.yaml{told}"]
     assert hint in found.problems[0].problem.hint
+
+
+def test_a_secret_may_be_encoded_in_several_lines(tmp_path: Path) -> None:
+    secret = "apiVersion: v1\nkind: Secret\nmetadata: {name: a}\ndata:\n  token: |\n    bXkg\n    dG9rZW4=\n"
+    (tmp_path / "job.yaml").write_text(secret)
+    assert not load_job_files([str(tmp_path / "job.yaml")]).problems

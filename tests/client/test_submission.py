@@ -317,6 +317,18 @@ def test_printed_job_uses_the_config_maps_of_its_own_file(tmp_path: Path) -> Non
         assert pod["volumes"][1]["projected"]["sources"][0]["configMap"]["name"] == part["metadata"]["name"]
 
 
+def test_program_of_a_relative_working_folder_is_looked_for_there(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    for name in ("train.py", "sub/train.py"):
+        (tmp_path / name).write_text("")
+    job = TFJob("a", image="x", command=["python", "train.py"], code=tmp_path, container={"workingDir": "sub"})
+    (tmp_path / ".tfdistignore").write_text("/train.py\n")
+    assert submitted_documents(job.files(), packed=True)
+    (tmp_path / ".tfdistignore").write_text("/sub/train.py\n")
+    with pytest.raises(InvalidJob, match=r"is sent without sub/train\.py"):
+        submitted_documents(job.files(), packed=True)
+
+
 def test_job_whose_code_cannot_be_stored_is_deleted(tmp_path: Path) -> None:
     class Refusing(MemoryCluster):
         def create(self, resource: Resource, namespace: str | None, body: Object) -> Object:

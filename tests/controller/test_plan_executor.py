@@ -144,6 +144,7 @@ def test_creates_nothing_for_a_job_whose_deletion_is_known(bench: Bench, now: st
     with pytest.raises(NotFound):
         bench.apply(Create(bench.pod("a", bench.job)))
     assert bench.memory.list(PODS, "default").items == []
+    assert bench.memory.list(EVENTS, "default").items == []
 
 
 def test_a_conflict_on_a_pod_that_is_still_there_is_no_deletion(bench: Bench) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import posixpath
 import re
 import secrets
 import shlex
@@ -209,10 +210,15 @@ def _packed(entry: LoadedJob) -> bytes:
     folder = _code_folder(entry)
     if folder is None:
         return b""
-    from tf_dist.core.dialects.step_overrides import training_containers  # slow to import
+    from tf_dist.core.dialects.code_folder import inner_folder  # slow to import
+    from tf_dist.core.dialects.step_overrides import training_containers
 
-    commands = (container.get("command") or () for _, _, container, _ in training_containers(entry.document))
-    return pack_code(folder, [str(word) for command in commands for word in command])
+    words = [
+        posixpath.join(inner_folder(container), str(word))
+        for _, _, container, _ in training_containers(entry.document)
+        for word in container.get("command") or ()
+    ]
+    return pack_code(folder, words)
 
 
 def _with_code(

@@ -55,6 +55,12 @@ from tf_dist.core.reconciler.tfjob_messages import combined_events, object_event
 from tf_dist.errors import AlreadyExists, ClusterError, Conflict, NotFound, Rejected
 
 _LOG = logging.getLogger(__name__)
+
+
+class _JobIsGone(NotFound):
+    """Nothing was tried, so there is no failure to record."""
+
+
 # Kinds without which no pod of a job can start.
 _NEEDED: Final = (PODS, SERVICES, CONFIG_MAPS, NETWORK_POLICIES)
 _KINDS: Final = {
@@ -156,7 +162,7 @@ class PlanExecutor:
                 done = self._execute(ref, stored, action, former)
         except Exception as error:
             self._recorder.acted(type(action).__name__, type(error).__name__)
-            if told is not None and isinstance(error, ClusterError):
+            if told is not None and isinstance(error, ClusterError) and not isinstance(error, _JobIsGone):
                 events += filter(None, (object_event(version, told, error),))
             raise
         self._recorder.acted(type(action).__name__, "ok")
@@ -231,7 +237,7 @@ class PlanExecutor:
     def _create(self, ref: JobRef, stored: Object, body: Object, former_pods: _FormerPods) -> bool:
         resource = self._kind(kind_key(body))
         if not self._wanted(ref, stored):
-            raise NotFound(f"{ref} is gone, or its deletion was requested")
+            raise _JobIsGone(f"{ref} is gone, or its deletion was requested")
         created = True
         if resource == PODS and (selector := selector_of_former_pods(stored, body)):
             former = former_pod(body, former_pods(selector))

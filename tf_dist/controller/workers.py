@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from tf_dist.cluster.api import RUNTIME_CLASSES
 from tf_dist.cluster.api_errors import AdmissionDenied
 from tf_dist.cluster.client.workqueue import Lane, WorkQueue
 from tf_dist.controller.gang_admission import GangAdmission
@@ -23,6 +24,8 @@ from tf_dist.controller.observability.json_logging import job_log_context
 from tf_dist.controller.observability.metrics_interface import WorkQueueStats
 from tf_dist.controller.plan_executor import InvalidObject, NameConflict, PlanExecutor
 from tf_dist.controller.settings import ControllerContext, JobRef
+from tf_dist.core.gang.resources.admission_config import admission_config
+from tf_dist.core.gang.resources.pod_requests import pod_spec
 from tf_dist.core.integrations.dispatch import integration_of
 from tf_dist.core.model import names
 from tf_dist.core.model.assignment import Admit, Verdict, current_job
@@ -276,7 +279,8 @@ class Workers:
         placement = status.admission.placement if status.admission is not None else {}
         if not placement or sum(bool(pod.node) and not pod.deleting for pod in pods) >= len(job.replicas):
             return {}
-        pod_specs = {spec.type: spec.pod_spec for spec in current_job(job, status).replica_specs}
+        runtimes = admission_config((), (), self._informers.rules(RUNTIME_CLASSES)).runtime_classes
+        pod_specs = {spec.type: pod_spec(spec, runtimes) for spec in current_job(job, status).replica_specs}
         return {
             type_: self._informers.closed(nodes, pod_specs[type_])
             for type_, nodes in placement.items()

@@ -238,6 +238,7 @@ def test_nothing_is_lost_when_leadership_comes_and_goes(cluster_site: Site, info
     cluster_site.submit(document(script, name="a"))
     looker = Looker(informer, "a", drive=True)
     until(lambda: informer.leads(TFJOBS) and informer._seen_through is not None, SECONDS)
+    until(lambda: bool(cluster_site.cluster.list(PODS, "default").items), SECONDS)
     pods = [pod["metadata"]["uid"] for pod in cluster_site.cluster.list(PODS, "default").items]
     for _ in range(2):
         with controller(cluster_site.cluster):

@@ -199,6 +199,7 @@ def test_the_nodes_of_a_runtime_class_are_those_its_jobs_are_admitted_to() -> No
     world.memory.patch(NODES, None, "n2", {"status": {"allocatable": amounts}}, subresource="status")
     world.settle()
     assert world.status()["admission"]["placement"] == {"worker": {"n2": 2}}
+    assert set(world.pods()) == {"mnist-worker-0", "mnist-worker-1"}
 
 
 # What a LimitRange fills in

@@ -8,7 +8,9 @@ from dataclasses import replace
 import pytest
 
 from tests.core.builders import replicas, v1_job
+from tests.core.dialects.documents import volcano
 from tests.core.world import WAIT, World
+from tf_dist.core.dialects.parsing import read
 from tf_dist.core.model.assignment import Admit
 from tf_dist.core.model.context import Create, EmitEvent, Observed, WriteStatus
 from tf_dist.core.model.job import ReplicaId, SuccessRule
@@ -41,6 +43,17 @@ def test_only_the_status_is_written_while_other_jobs_wait_for_theirs() -> None:
     assert {type(action) for action in first.actions} == {WriteStatus}
     after = reconcile(job, Observed(now=100.0), first.status)
     assert sum(isinstance(action, Create) and action.body["kind"] == "Pod" for action in after.actions) == 2
+
+
+def test_what_is_said_of_a_document_once_is_said_where_only_the_status_is_written() -> None:
+    document = volcano()
+    document["spec"]["schedulerName"] = "volcano"
+    job = read(document)
+    quiet, full = (reconcile(job, Observed(now=100.0, status_only=only)) for only in (True, False))
+    assert quiet.status.created is not None
+    notes = [[one.reason for one in plan.actions if isinstance(one, EmitEvent)] for plan in (quiet, full)]
+    assert notes[0] == notes[1]
+    assert "SchedulerNameNotUsed" in notes[0]
 
 
 def test_pods_that_start_one_by_one_cost_two_writes() -> None:

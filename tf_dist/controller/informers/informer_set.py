@@ -365,7 +365,7 @@ class InformerSet:
         return JobPods(present, self.deleted_pods.of(names.owned_by_key(namespace, uid), present))
 
     def rules(self, kind: Resource) -> list[Object]:
-        """The queues, or the priority classes."""
+        """The stored objects of a kind that admission reads: queues, priority classes, runtime classes."""
         return self._informers[kind].items() if kind in self._informers else []
 
     def unready(self, nodes: Iterable[str]) -> dict[str, UnreadyNode]:

@@ -151,12 +151,16 @@ def with_code_archive(document: Document, archive: bytes, nonce: str) -> CodeOnC
 
 
 def _working_folder(container: Mapping[str, Any], folder: str) -> str:
-    """Where the container runs: in the folder, or in the folder's part that a relative ``workingDir`` names."""
+    inside = inner_folder(container)
+    return f"{folder}/{inside}" if inside else folder
+
+
+def inner_folder(container: Mapping[str, Any]) -> str:
+    """The folder in the code that a relative ``workingDir`` names; "" for the whole."""
     wanted = text(container.get("workingDir"))
     if wanted.startswith(f"{MOUNTED_AT}/"):  # of a job that was submitted before
         wanted = wanted.removeprefix(f"{MOUNTED_AT}/")
-    inside = "" if wanted.startswith("/") else posixpath.normpath(f"/{wanted}").strip("/")
-    return f"{folder}/{inside}" if inside else folder
+    return "" if wanted.startswith("/") else posixpath.normpath(f"/{wanted}").strip("/")
 
 
 def code_parts(document: Document) -> list[str]:

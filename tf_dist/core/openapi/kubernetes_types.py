@@ -147,9 +147,13 @@ def _is_quantity(value: object) -> bool:
     return True
 
 
+_NO_BREAKS: Final = str.maketrans("", "", "\r\n")
+
+
 def _is_bytes(value: object) -> bool:
+    # Go's decoder skips line breaks.
     try:
-        return isinstance(value, str) and base64.b64decode(value, validate=True) is not None
+        return isinstance(value, str) and base64.b64decode(value.translate(_NO_BREAKS), validate=True) is not None
     except (binascii.Error, ValueError):
         return False
 

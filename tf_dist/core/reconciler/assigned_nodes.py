@@ -196,7 +196,7 @@ def _since(pod: PodView) -> float:
 
 def _unpin_at(pod: PodView) -> float:
     """When the pod may go to any node: at once where its volume is on another node, which does not change."""
-    elsewhere = any(words in pod.unschedulable for words in _VOLUME_IS_ELSEWHERE)
+    elsewhere = bool(pod.pinned) and any(words in pod.unschedulable for words in _VOLUME_IS_ELSEWHERE)
     return _since(pod) + (0.0 if elsewhere else UNPIN_AFTER)
 
 

@@ -76,10 +76,10 @@ def reconcile(job: Job, observed: Observed, status: Status | None = None) -> Pla
     # Before what may fail: what the status says already no later pass says again.
     actions += job_events(s)
     actions += spec_events(s.before, s.status, observed.unknown_keys)
-    if observed.status_only:
-        return Plan(s.status, tuple(actions))
     if written and stored.created is None:
         actions += document_notes(s)
+    if observed.status_only:
+        return Plan(s.status, tuple(actions))
     # What the job's original controller writes into the spec. The API server would refuse a patch of an invalid spec.
     accepted = s.status.phase in LIVE and s.status.refused_spec is None
     if s.requested_job.spec_defaults and accepted:
