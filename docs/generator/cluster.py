@@ -109,5 +109,6 @@ def _key(kind: str, name: str, where: str | None) -> str:
 def _unbound(role: dict[str, Any]) -> str:
     into = [label.rpartition("-")[2] for label in role["metadata"].get("labels", {}) if "aggregate-to-" in label]
     if into:
-        return f"Part of Kubernetes' own {' and '.join(f'`{one}`' for one in into)}: of every user who has that."
-    return "The installation binds it to no account: that is for the administrator of the cluster."
+        users = f"every user with {'one of these roles' if len(into) > 1 else 'this role'} has these rights."
+        return f"Aggregated into Kubernetes' own {' and '.join(f'`{one}`' for one in into)}: {users}"
+    return "The installation binds this role to no account. The administrator of the cluster can bind it."
