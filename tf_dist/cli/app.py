@@ -1,4 +1,4 @@
-"""The command line as a whole: Typer's view of the commands, and what holds for all of them."""
+"""The Typer application: the commands and the settings that they share."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def command_line(arguments: Sequence[str] = ()) -> typer.Typer:
 
 
 def _examples(name: str) -> str | None:
-    """What the help of a command, or of a group of commands, ends with."""
+    """The last lines of the help of a command or of a group of commands."""
     found = [line for one, lines in EXAMPLES.items() if f"{one} ".startswith(f"{name} ") for line in lines]
     return "\n".join(["\b", "Examples:", *(f"  {line}" for line in found)]) if found else None
 

@@ -22,7 +22,7 @@ _STYLES: Final = {"error": "red bold", "warning": "yellow bold", "info": "cyan"}
 
 
 def show_findings(found: Iterable[Diagnosis], write: Callable[[str], None] = output.line) -> None:
-    """Each finding with its evidence and what to do."""
+    """Each finding with its evidence and its resolution."""
     for one in found:
         write(f"{output.styled(one.level.value, _STYLES[one.level.value])}: {one.summary}")
         for text in one.detail.splitlines():
@@ -41,7 +41,7 @@ def show_leaders(client: Client, jobs: Sequence[StoredJob], *, wanted: bool) -> 
 
 
 def require_valid_files(bundle: JobFiles) -> JobFiles:
-    """The bundle, its warnings shown; InvalidFiles if it cannot be used."""
+    """The bundle, after its warnings are printed. Raises InvalidFiles if the bundle is invalid."""
     for found in require_valid(bundle).problems:
         output.warning(problem_text(found), found.problem.hint)
     return bundle
@@ -51,7 +51,7 @@ _COLOURS: Final = ("cyan", "green", "magenta", "yellow", "blue")
 
 
 class LinePrefixes:
-    """``worker-0 | `` for every source of a job, of one width."""
+    """``worker-0 | `` for every source of a job, padded to the same width."""
 
     def __init__(self, job: Job) -> None:
         replicas = [str(replica) for replica in possible_replicas(job)]
@@ -59,7 +59,7 @@ class LinePrefixes:
         self._colours = {replica: _COLOURS[number % len(_COLOURS)] for number, replica in enumerate(replicas)}
 
     def colour(self, source: str) -> str:
-        """The colour of a source; containers have that of their replica."""
+        """The colour of a source. Containers have the colour of their replica."""
         return self._colours.get(source.partition("/")[0], "")
 
     def plain(self, source: str) -> str:

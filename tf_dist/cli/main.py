@@ -17,13 +17,13 @@ _REPORT = "this is a defect of tf-dist; please report it with the output of the 
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line; ends the process with its exit code."""
-    gc.set_threshold(100_000, 20, 100)  # what is imported stays: going through it all the time is a tenth of a start
+    """Run the command line, and exit with its exit code."""
+    gc.set_threshold(100_000, 20, 100)  # Imported modules stay in memory. Collecting them takes a tenth of the start.
     sys.exit(run(list(sys.argv[1:] if arguments is None else arguments)))
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command; its exit code. No exception gets past here."""
+    """Run one command, and return its exit code. Handles all exceptions."""
     output.configure(plain=False)
     try:
         code = _call(arguments)
@@ -91,7 +91,7 @@ def _usage(error: Any, arguments: Sequence[str]) -> int:
 
 
 def _script_hint(error: Any, path: str, arguments: Sequence[str]) -> str:
-    """Where an option of a script was given to the command that runs it."""
+    """A hint for an option of a script that was passed to the command instead."""
     name = getattr(error, "option_name", "")
     script = next((word for word in arguments if word.endswith(".py")), "")
     if not name or not script or error.ctx is None or all(one.name != "gpus" for one in error.ctx.command.params):
@@ -114,7 +114,7 @@ def _usage_text(error: Any) -> str:
 
 
 def _kubectl_hint(error: Any, path: str) -> str:
-    """Where kubectl's option for a file is given to a command whose files are arguments."""
+    """A hint for kubectl's option for files, because commands take files as arguments."""
     if getattr(error, "option_name", "") not in ("-f", "--filename", "--file"):
         return ""
     arguments = [one.metavar for one in error.ctx.command.params if one.param_type_name == "argument"]
@@ -130,7 +130,7 @@ def _trace(error: BaseException) -> None:
 
 
 def _output_closed(reason: str) -> int:
-    """Standard output takes no more. Python would complain once more at its end."""
+    """Standard output is closed. Prevent Python's second error message at exit."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())
     os.close(null)

@@ -41,7 +41,7 @@ def _devnull(mode: str) -> TextIO:
 
 
 def rich_wanted(stream: Any = None) -> bool:
-    """Whether to draw for a person at a terminal."""
+    """Whether the output is an interactive terminal."""
     if _state["plain"] or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return False
     return bool((stream or sys.stdout).isatty())
@@ -55,7 +55,7 @@ def console(*, error: bool = False) -> Console:
 
 
 class OutputClosed(Exception):
-    """Standard output takes no more; ``reason`` is "" where its reader has left (``| head``)."""
+    """Standard output is closed. ``reason`` is "" if its reader has ended (``| head``)."""
 
     def __init__(self, error: OSError) -> None:
         super().__init__(str(error))
@@ -87,22 +87,22 @@ class _StandardOutput:
 
 
 def write(text: str) -> None:
-    """Some of what was asked for; OutputClosed."""
+    """Write a part of the result. Raises OutputClosed."""
     sys.stdout.write(text)
 
 
 def line(text: str = "") -> None:
-    """One line of what was asked for."""
+    """Write one line of the result."""
     write(f"{text}\n")
 
 
 def flush() -> None:
-    """Give readers of a pipe what there is; OutputClosed."""
+    """Flush the output for readers of a pipe. Raises OutputClosed."""
     sys.stdout.flush()
 
 
 def note(text: str, style: str = "") -> None:
-    """One line about what is going on."""
+    """Write one line about the progress."""
     sys.stderr.write(f"{styled(text, style, sys.stderr) if style else text}\n")
     sys.stderr.flush()
 
@@ -126,7 +126,7 @@ def styled(text: str, style: str, stream: Any = None) -> str:
 
 
 def failure(message: str, hint: str = "") -> None:
-    """An error and the way out, on standard error."""
+    """Write an error and its hint to standard error."""
     first, *rest = (message or "it failed without a message").split("\n")
     note(f"{styled('error:', 'red bold', sys.stderr)} {first}")
     for text in rest:
@@ -135,7 +135,7 @@ def failure(message: str, hint: str = "") -> None:
 
 
 def warning(message: str, hint: str = "") -> None:
-    """Something that was most likely not meant, on standard error."""
+    """Write a warning to standard error."""
     note(f"{styled('warning:', 'yellow bold', sys.stderr)} {message}")
     _hint(hint)
 
@@ -146,7 +146,7 @@ def _hint(text: str) -> None:
 
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[str]], styles: Mapping[str, str] | None = None) -> None:
-    """Columns under titles. ``styles``: the colour of a cell by its text."""
+    """Write a table with titles. ``styles``: the colour of a cell by its text."""
     listed = [list(titles), *(list(row) for row in rows)]
     widths = [max(len(row[column]) for row in listed) for column in range(len(titles))]
     for number, row in enumerate(listed):
@@ -195,7 +195,7 @@ def watched() -> bool:
 
 
 def announce_target(connection: Connection, namespace: str) -> None:
-    """Tell a person at a terminal, before something is changed in a cluster, which one it is."""
+    """On a terminal, print which cluster a command is about to change."""
     if connection.place is not None and watched():
         note(f"cluster: {connection.name}, namespace {namespace}", "dim")
 

@@ -32,7 +32,7 @@ _SPOKEN: Final = ("epoch", "step", "loss", "accuracy")
 
 
 def view_of(job: Job, *, data_wanted: bool) -> JobView:
-    """The view for where the output goes; beside data it goes to standard error."""
+    """The view that suits the output. If the command prints data, the view uses standard error."""
     stream = sys.stderr if data_wanted else sys.stdout
     if output.rich_wanted(stream):
         return LiveView(job, error=data_wanted)
@@ -46,7 +46,7 @@ def _write(text: str) -> None:
 
 
 class LiveView:
-    """A table that is drawn anew below the log lines."""
+    """A table that is redrawn below the log lines."""
 
     tick: float | None = _REFRESH
 
@@ -70,13 +70,13 @@ class LiveView:
             self._live.update(self._table(snapshot, now), refresh=True)
 
     def say(self, text: str, style: str = "") -> None:
-        """A line above the table."""
+        """Print a line above the table."""
         from rich.text import Text
 
         self._console.print(Text(text, style=style or "bold"))
 
     def close(self) -> None:
-        """Take the table away."""
+        """Remove the table."""
         self._live.stop()
 
     def _text(self, lines: list[LogLines]) -> Any:
@@ -138,7 +138,7 @@ def _caption(snapshot: JobSnapshot) -> str | None:
 
 
 def show_summary(result: Result, kept: str) -> None:
-    """The summary for people; ``kept``: where what was kept is, if anything was."""
+    """The summary for people. ``kept``: the location of kept files, if any."""
     snapshot, code = result.snapshot, exit_codes.exit_code_of_end(result.end)
     style = "green bold" if code == exit_codes.SUCCEEDED else "red bold"
     output.line()

@@ -1,9 +1,9 @@
 """The process behind tf-dist local up: a durable embedded cluster until SIGTERM.
 
-Started by ``tf_dist.local.daemon_control`` with its settings as one JSON argument. SIGTERM and SIGINT end it and all
-pods; killed any other way it leaves its pods running and its store whole for the next one. With
-``TF_DIST_LOCAL_LOCK_FILE`` it also ends, in the same way, once no process holds a lock (flock) on that file: a test
-run, which no cluster is to outlive, holds one, and the system releases it however that run ends.
+``tf_dist.local.daemon_control`` starts the daemon with its settings as one JSON argument. SIGTERM and SIGINT end the
+daemon and all pods. If the daemon is killed in another way, its pods continue and its store stays intact for the next
+daemon. With ``TF_DIST_LOCAL_LOCK_FILE`` the daemon and its pods also end when no process holds a lock (flock) on that
+file. A test run holds such a lock, and the operating system releases it when the test run ends for any reason.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LOCK_FILE_VARIABLE: Final = "TF_DIST_LOCAL_LOCK_FILE"
 
 
 def main(argument: str) -> int:
-    """Run until a signal asks to stop; 1 when the cluster cannot start."""
+    """Run until a signal arrives. Return 1 if the cluster cannot start."""
     stopping = threading.Event()
     settings = json.loads(argument)
     folder = Path(settings["state_dir"])
@@ -54,7 +54,7 @@ def main(argument: str) -> int:
 
 
 def _stop_when_free(lock_file: str, stopping: threading.Event) -> None:
-    """Ask the daemon to stop once the file's lock is free; one that cannot be opened is held by no process."""
+    """Stop the daemon when the lock of the file is free. A file that cannot be opened counts as free."""
     try:
         with open(lock_file, "rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH)
@@ -65,7 +65,7 @@ def _stop_when_free(lock_file: str, stopping: threading.Event) -> None:
 
 
 class _DaemonLog(RotatingFileHandler):
-    """The daemon's log, bounded; what is written past ``logging`` (a traceback of the interpreter) goes to it, too."""
+    """The bounded log of the daemon. Output that bypasses ``logging``, such as tracebacks, also goes to this log."""
 
     def _open(self) -> TextIOWrapper:
         file = open(os.open(self.baseFilename, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a", encoding="utf-8")  # noqa: SIM115 - a the handler closes it
@@ -75,14 +75,14 @@ class _DaemonLog(RotatingFileHandler):
 
 
 def log_to_file(path: Path, limit: int = _MAX_LOG) -> None:
-    """Log to a file of at most ``limit`` bytes and four older ones, standard output and errors included."""
+    """Log to a file of at most ``limit`` bytes and four older files, including standard output and errors."""
     handler = _DaemonLog(path, maxBytes=limit, backupCount=4)
     form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
     logging.basicConfig(level=logging.INFO, format=form, handlers=[handler])
 
 
 def settings_of(given: dict[str, object], folder: Path) -> EmbeddedSettings:
-    """The settings of the embedded cluster, from those that the daemon was started with."""
+    """The settings of the embedded cluster, derived from the settings of the daemon."""
     return EmbeddedSettings(
         state_dir=folder,
         data_dir=folder / "data",
@@ -99,7 +99,8 @@ def settings_of(given: dict[str, object], folder: Path) -> EmbeddedSettings:
 def _last_port(folder: Path) -> int:
     """The port of the previous daemon, so that its URL stays valid.
 
-    Its token does not: while it was away, any other process of this machine could listen there and collect it.
+    The token changes, because another process could have listened on the port in the meantime and received the old
+    token.
     """
     try:
         return urlsplit(json.loads((folder / ENDPOINT_FILE).read_text())["url"]).port or 0

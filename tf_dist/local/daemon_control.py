@@ -1,7 +1,7 @@
 """Start, find and stop the local cluster's daemon: up, status, connect, down.
 
-The daemon is ``tf_dist.local.daemon``. Its store is durable and its pods outlive it: after it was killed, ``up``
-starts another one, which takes both over.
+The daemon is ``tf_dist.local.daemon``. Its store is durable, and its pods continue if the daemon is killed. The next
+``up`` starts a new daemon, which takes over the store and the pods.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def state_home() -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonSettings:
-    """Settings of a daemon; plain values, because they are passed as JSON."""
+    """Settings of a daemon. They are plain values, because they are passed as JSON."""
 
     state_dir: str
     workdir: str
@@ -53,7 +53,7 @@ class DaemonSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonEndpoint:
-    """Where the running daemon is, and how it separates pods (``network``: mode, reason, limits)."""
+    """The address of the running daemon, and how it isolates pods (``network``: mode, reason, limits)."""
 
     url: str
     token: str
@@ -68,9 +68,10 @@ class DaemonEndpoint:
 
 
 def daemon_status(state_dir: Path | None = None) -> DaemonEndpoint | None:
-    """The running daemon, None if there is none (or the one there was is dead).
+    """The running daemon, or None if no daemon runs.
 
-    An endpoint in another user's folder is ignored: that user would get our jobs, and our signals to any process.
+    An endpoint in another user's folder is ignored. Otherwise that user could receive our jobs, and could make us
+    signal any process.
     """
     folder = state_dir or state_home()
     try:
@@ -90,7 +91,7 @@ def _read(folder: Path) -> DaemonEndpoint:
 
 
 def daemon_client(endpoint: DaemonEndpoint, *, retries: int = 3) -> RestCluster:
-    """A client of a daemon, and of the next one at the same place; ``retries`` as of ``RestCluster``."""
+    """A client of a daemon and of its successors at the same address. ``retries``: as in ``RestCluster``."""
     first = [endpoint]
 
     def token() -> Credential:
@@ -101,7 +102,7 @@ def daemon_client(endpoint: DaemonEndpoint, *, retries: int = 3) -> RestCluster:
 
 
 def _current_endpoint(folder: Path) -> DaemonEndpoint:
-    """The endpoint of the running daemon; Unavailable while it starts."""
+    """The endpoint of the running daemon. Raises Unavailable while the daemon starts."""
     try:
         endpoint = _read(folder)
         os.kill(endpoint.pid, 0)
@@ -111,7 +112,7 @@ def _current_endpoint(folder: Path) -> DaemonEndpoint:
 
 
 def connect(state_dir: Path | None = None) -> Cluster:
-    """A client of the running daemon; Unavailable when there is none."""
+    """A client of the running daemon. Raises Unavailable if no daemon runs."""
     endpoint = daemon_status(state_dir)
     if endpoint is None:
         raise Unavailable("no local cluster is running", hint="start one: tf-dist local up")
@@ -119,7 +120,7 @@ def connect(state_dir: Path | None = None) -> Cluster:
 
 
 def up(settings: DaemonSettings, *, timeout: float = 30.0) -> DaemonEndpoint:
-    """The running daemon, started if there was none. Unavailable, with the end of its log, when it does not start."""
+    """Start the daemon if none runs, and return it. If it does not start, Unavailable contains the end of its log."""
     folder = private_dir(Path(settings.state_dir))
     with _start_lock(folder):
         return daemon_status(folder) or _start(settings, folder, timeout)
@@ -127,7 +128,7 @@ def up(settings: DaemonSettings, *, timeout: float = 30.0) -> DaemonEndpoint:
 
 @contextmanager
 def _start_lock(folder: Path) -> Iterator[None]:
-    """A second starter waits for the first, and then finds its daemon. The lock ends with the process."""
+    """A second process waits until the first has started the daemon. The lock is released when the process ends."""
     descriptor = os.open(folder / "up.lock", os.O_CREAT | os.O_RDWR, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -142,7 +143,7 @@ def _start(settings: DaemonSettings, folder: Path, timeout: float) -> DaemonEndp
     while process.poll() is None and time.monotonic() < deadline:
         found = daemon_status(folder)
         if found is not None and found.pid == process.pid:
-            # It is meant to outlive this process: Popen must not warn that it does.
+            # The daemon outlives this process on purpose: prevent the warning of Popen.
             process.returncode = 0
             return found
         time.sleep(_POLL)
@@ -174,7 +175,7 @@ def _tail(log: Path) -> str:
 
 
 def down(state_dir: Path | None = None, *, timeout: float = 60.0) -> bool:
-    """Stop the daemon and every pod; False if none was running. Jobs stay in the store for the next ``up``."""
+    """Stop the daemon and all pods. Return False if no daemon ran. Jobs stay in the store for the next ``up``."""
     endpoint = daemon_status(state_dir)
     if endpoint is None:
         return False
@@ -189,7 +190,7 @@ def down(state_dir: Path | None = None, *, timeout: float = 60.0) -> bool:
 
 def _alive(pid: int) -> bool:
     with suppress(ChildProcessError):
-        os.waitpid(pid, os.WNOHANG)  # if it is a child of this process it must be reaped to be gone
+        os.waitpid(pid, os.WNOHANG)  # a child of this process must be reaped
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -27,17 +27,17 @@ from tf_dist.core.dialects.queue_resource import parse_queue
 from tf_dist.core.reconciler.accepted_spec import all_problems
 from tf_dist.errors import AlreadyExists, ClusterError, InvalidJob
 
-# Its controller never dies without its API server, so its Lease is renewed seldom, and by the same name at each start.
+# The controller never ends before its API server, so the Lease lasts long and its holder has a fixed name.
 _IDENTITY: Final = "embedded"
 _LEASE_DURATION: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddedSettings(NodeSettings):
-    """How an embedded cluster is set up: as its node, and with a store, an API server and a controller.
+    """Settings of an embedded cluster: those of its node, its store, its API server and its controller.
 
-    ``durable``: the store is a file in ``state_dir``; ``serve``: with an API server on loopback, at ``port`` if that is
-    free (0: any). The token is a new one at every start.
+    ``durable``: the store is a file in ``state_dir``. ``serve``: an API server listens on loopback, at ``port`` if that
+    port is free (0: any port). Each start creates a new token.
     """
 
     durable: bool = False
@@ -56,7 +56,7 @@ class EmbeddedCluster(Service):
         self.token = ""
 
     def start(self) -> Self:
-        """Start every part; a part that cannot start takes those before it down again. ClusterError says why."""
+        """Start all parts. If a part cannot start, stop the parts before it and raise ClusterError with the reason."""
         with ExitStack() as stack:
             self._start(stack)
             self._stack = stack.pop_all()
@@ -87,7 +87,7 @@ class EmbeddedCluster(Service):
             self._serve(stack)
 
     def _start_controller(self, stack: ExitStack) -> None:
-        """It holds the Lease of the cluster, by which others see that they need not lead."""
+        """The controller holds the Lease of the cluster, so that other programs do not become leader."""
         system = system_namespace()
         with suppress(AlreadyExists):
             self.cluster.create(NAMESPACES, None, {"metadata": {"name": system}})
@@ -109,7 +109,7 @@ class EmbeddedCluster(Service):
         stack.callback(controller.stop)
 
     def _serve(self, stack: ExitStack) -> None:
-        from tf_dist.cluster.apiserver.server import ApiServer  # not before: tf-dist run serves nobody
+        from tf_dist.cluster.apiserver.server import ApiServer  # imported late: tf-dist run does not serve
 
         server = ApiServer(self.cluster, port=self.settings.port)
         try:
@@ -117,20 +117,20 @@ class EmbeddedCluster(Service):
         except ClusterError:
             if self.settings.port == 0:
                 raise
-            # The port of the last time is taken by another process now.
+            # Another process uses the previous port.
             server = ApiServer(self.cluster)
             self.url = server.start()
         stack.callback(server.stop)
         self.token = server.token
 
     def stop(self, *, kill: bool = True) -> None:
-        """Stop every part. ``kill`` ends the pods, too; without it those of a lasting cluster go on."""
+        """Stop all parts. With ``kill``, also end the pods. Otherwise the pods of a durable cluster continue."""
         self._kill = kill
         self._stack.close()
 
     @property
     def network(self) -> NetworkDescription:
-        """The network mode of the pods, and why it is in force."""
+        """The network mode of the pods, and the reason for it."""
         return self.node.network
 
     def kubeconfig(self) -> dict[str, Any]:
@@ -143,9 +143,9 @@ class EmbeddedCluster(Service):
 
 
 def _validate(document: Object, old: Object | None) -> Object:
-    """The validating webhook of the embedded cluster: refuses jobs that cannot be parsed, with every reason.
+    """The validating webhook of the embedded cluster. Refuses invalid jobs with all problems.
 
-    So it does what no update may change.
+    It also refuses updates of immutable fields.
     """
     try:
         read(document)
@@ -157,7 +157,7 @@ def _validate(document: Object, old: Object | None) -> Object:
 
 
 def _validate_queue(document: Object, _: Object | None) -> Object:
-    """The same for queues, which have no other keys than the known ones."""
+    """The validating webhook for queues. Refuses unknown keys."""
     parse_queue(document)
     return document
 
@@ -170,7 +170,7 @@ ADMISSION_VALIDATORS: Mapping[tuple[str, str], Callable[[Object, Object | None],
 
 
 def write_private_json(document: Mapping[str, Any], path: Path) -> None:
-    """Write a file that only its owner may read, whole or not at all."""
+    """Write a file atomically. Only its owner may read it."""
     scratch = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with open(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:

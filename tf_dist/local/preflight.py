@@ -1,4 +1,4 @@
-"""Preflight check of a job on this machine: whether its containers and volumes can be had here."""
+"""Preflight check of a job: whether this machine can provide its containers and volumes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tf_dist.local.embedded import EmbeddedSettings
 def machine_problems(
     job: Job, companions: Iterable[Object], settings: EmbeddedSettings, network: NetworkDescription
 ) -> Iterator[Problem]:
-    """Every container and volume of the job, by its path in the document, that cannot be had here."""
+    """Problems of all containers and volumes that this machine cannot provide, by path in the document."""
     around = _surroundings(job, companions, settings, network)
     for position, spec in enumerate(job.replica_specs):
         if not spec.replicas:
@@ -81,7 +81,7 @@ def _of_pod(pod: dict[str, Any], around: PlanContext, network: NetworkDescriptio
 
 
 def _runnable(plan: ContainerPlan) -> ContainerPlan:
-    """The plan, if its program is there: on the PATH that the container gets, or at its path (a mount may bring it)."""
+    """The plan, if its program exists at its path, in a mount, or on the PATH of the container."""
     program = plan.argv[0]
     if "/" not in program:
         found = shutil.which(program, path=plan.env.get("PATH", os.defpath)) is not None

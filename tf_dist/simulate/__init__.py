@@ -1,1 +1,1 @@
-"""A cluster on a virtual clock: what a trace of jobs goes through under one policy of admission or another."""
+"""A cluster on a virtual clock: runs a trace of jobs under different admission policies."""

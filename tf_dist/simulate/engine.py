@@ -1,8 +1,8 @@
 """The simulated cluster and its event loop: which jobs run where and how fast, and what was held, used and done.
 
-A policy changes it by ``give`` and ``take`` alone. What is left to do is shared by the workers that a job then has. A
-job that is stopped loses what it did since its last checkpoint, and does it again. One that grows or shrinks saves
-before.
+Policies change the cluster only with ``give`` and ``take``. The current workers of a job share its remaining work. A
+job that is stopped loses the work since its last checkpoint, and does it again. A job saves its work before it grows
+or shrinks.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _NOWHERE = Layout()
 class JobRun:
     """The run of one job. Times in seconds; ``None``: not yet.
 
-    ``layout``: where its pods are (None: it has none); ``works``: whether they do work, or only hold their place.
-    ``left``: work to do. ``spent``: unit-seconds of pods that had room, of pods that worked, and of work that was lost.
-    ``saved_at``: when it last saved its work, or began. ``saved_left``, ``unsaved``: the work that was left then, and
-    unit-seconds of work since.
+    ``layout``: the nodes of its pods (None: it has no pods). ``works``: whether the pods work, or only occupy capacity.
+    ``left``: remaining work. ``spent``: unit-seconds of admitted pods, of working pods, and of lost work.
+    ``saved_at``: time of the last save, or of the start. ``saved_left``: remaining work at that time. ``unsaved``:
+    unit-seconds of work since that time.
     """
 
     __slots__ = (
@@ -50,13 +50,13 @@ class JobRun:
 
     @property
     def size(self) -> int:
-        """Workers that it has now."""
+        """Current number of workers."""
         return self.layout.size if self.layout else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A stretch of time in which a job had some units of a node; ``works``: and did work there."""
+    """A period in which a job held units of a node. ``works``: whether the job worked in this period."""
 
     run: int
     node: int
@@ -69,8 +69,8 @@ class Interval:
 class World:
     """The state of a simulation.
 
-    ``window``: until when what is held and done counts as use of the cluster: as long as jobs come, or, if they all
-    come at once, to the end.
+    ``window``: end of the period that counts for the use of the cluster. This is the last arrival, or the end of the
+    simulation if all jobs arrive at once.
     """
 
     def __init__(self, scenario: Scenario, *, record: bool = False) -> None:
@@ -89,9 +89,9 @@ class World:
         self._server_free = 0.0
 
     def give(self, run: JobRun, layout: Layout, *, works: bool = True, pause: float = 0.0) -> None:
-        """The job's pods are there from now on, all at once. ``pause``: seconds until they work again.
+        """Create all pods of the job at once. ``pause``: seconds until they work again.
 
-        Raises ``NoRoom`` if there is less than that.
+        Raises ``NoRoom`` if the free capacity is smaller.
         """
         job = run.job
         self._close(run)
@@ -115,7 +115,7 @@ class World:
             heapq.heappush(self._ends, (run.works_from + run.left / run.rate, run.number, run.version))
 
     def take(self, run: JobRun) -> None:
-        """The job's pods are gone; it waits, and loses what it did since its last checkpoint."""
+        """Delete the job's pods. The job waits, and loses the work since its last checkpoint."""
         self._close(run)
         if run.works:
             run.spent = run.spent.plus(1, lost=run.unsaved)
@@ -135,26 +135,26 @@ class World:
         run.version += 1
 
     def resume(self, run: JobRun, layout: Layout) -> None:
-        """Start, or start again: what ran before has to load its checkpoint."""
+        """Start the job. A job that ran before has to load its checkpoint."""
         again = run.started is not None
         run.restarts += again
         self.give(run, layout, pause=self.speed.restart if again else 0.0)
 
     def resize(self, run: JobRun, layout: Layout) -> None:
-        """Another number of workers. To shrink costs nothing, to grow a restart."""
+        """Change the number of workers. Growing costs a restart, shrinking costs nothing."""
         grows = layout.size > run.size
         run.resizes += 1
         self.give(run, layout, pause=self.speed.restart if grows else 0.0)
 
     def next_end(self) -> float:
-        """When the next job ends, as things are."""
+        """The time at which the next job ends if nothing changes before."""
         ends = self._ends
         while ends and self.runs[ends[0][1]].version != ends[0][2]:
             heapq.heappop(ends)
         return ends[0][0] if ends else float("inf")
 
     def end_next(self) -> JobRun:
-        """The job that ends now, ended."""
+        """End the job that is due, and return it."""
         _, number, _ = heapq.heappop(self._ends)
         run = self.runs[number]
         self._close(run)
@@ -164,19 +164,19 @@ class World:
         return run
 
     def noted(self) -> None:
-        """Remember how many wait, for the picture."""
+        """Record the number of waiting jobs for the picture."""
         if self.pieces is not None:
             self.queue.append((self.now, self.waiting))
 
     def _written(self) -> float:
-        """Seconds until an admission that is decided now is written, at the rate of the scenario."""
+        """Seconds until the API server has stored an admission that is decided now, at the rate of the scenario."""
         if self.scenario.rate is None:
             return 0.0
         self._server_free = max(self._server_free, self.now) + 1 / self.scenario.rate
         return self._server_free - self.now
 
     def _close(self, run: JobRun) -> None:
-        """Book what the job has held and done since it was last changed."""
+        """Account for the capacity and the work of the job since its last change."""
         since, run.since = run.since, self.now
         if not run.units or since >= self.now:
             return
@@ -207,26 +207,26 @@ class World:
 
 
 STALLED: Final = 2 * 86_400.0
-"""Seconds in which nothing runs and nothing comes, after which what still waits is stuck."""
+"""If nothing runs and no job arrives for this number of seconds, the waiting jobs are stuck."""
 
 
 class Policy(Protocol):
-    """A scheduling policy: notified of events, it acts by ``world.give`` and ``world.take``."""
+    """A scheduling policy: receives events, and acts with ``world.give`` and ``world.take``."""
 
     def arrived(self, run: JobRun, world: World) -> None:
-        """A job came."""
+        """A job has arrived."""
 
     def ended(self, run: JobRun, world: World) -> None:
-        """A job is done; its room is free already."""
+        """A job has ended, and its capacity is free."""
 
     def act(self, world: World) -> float | None:
-        """Decide now; the time to be called again if nothing happens until then (None: only after an event)."""
+        """Decide, and return the time of the next call if no event comes first (None: wait for an event)."""
 
 
 def simulate(scenario: Scenario, policy: Policy, *, record: bool = False) -> World:
-    """Run the trace to its end, or until nothing moves any more. ``record``: keep what the picture needs.
+    """Run the trace to its end, or until no job can make progress. ``record``: keep the data for the picture.
 
-    A job of the world that has not ``ended`` then is stuck.
+    Jobs without ``ended`` in the returned world are stuck.
     """
     world = World(scenario, record=record)
     coming = sorted(world.runs, key=lambda run: (run.job.submit, run.number))
@@ -257,7 +257,7 @@ def simulate(scenario: Scenario, policy: Policy, *, record: bool = False) -> Wor
 
 
 def _account_stuck_jobs(world: World) -> None:
-    """What stuck jobs hold, they hold until the last job ended, or came."""
+    """Account for the capacity of stuck jobs until the last end or arrival of a job."""
     ends = [run.ended for run in world.runs if run.ended is not None]
     world.now = max(world.now if not ends else 0.0, world.scenario.span, *ends)
     for run in world.runs:

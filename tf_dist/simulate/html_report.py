@@ -11,7 +11,7 @@ from tf_dist.simulate.engine import Interval, World
 
 
 def joined(pieces: Iterable[Interval]) -> list[Interval]:
-    """Pieces of a job that follow each other on a node without a change, as one; in order of node and start."""
+    """Merge adjacent intervals of a job on a node if nothing changes between them. Sorted by node and start."""
     found: list[Interval] = []
     ordered = sorted(pieces, key=lambda p: (p.node, p.run, p.start))
     for _, group in groupby(ordered, key=lambda p: (p.node, p.run)):
@@ -27,7 +27,7 @@ def joined(pieces: Iterable[Interval]) -> list[Interval]:
 
 
 def binned(pieces: Iterable[Interval], end: float, bins: int) -> list[float]:
-    """Units of these pieces in each of so many equal steps until ``end``, on average."""
+    """Average units of these intervals in each of ``bins`` equal steps until ``end``."""
     width = end / bins
     found = [0.0] * bins
     for piece in pieces:
@@ -39,7 +39,7 @@ def binned(pieces: Iterable[Interval], end: float, bins: int) -> list[float]:
 
 
 def highest(samples: Sequence[tuple[float, int]], end: float, bins: int) -> list[int]:
-    """Of a value that was noted when it changed, the highest in each of so many equal steps until ``end``."""
+    """Maximum of a value in each of ``bins`` equal steps until ``end``. ``samples`` lists its changes."""
     found: list[int] = []
     number, value = 0, 0
     for step in range(bins):
@@ -63,9 +63,9 @@ _UNITS: Final = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
 def picture(world: World, title: str) -> str:
-    """The picture of a world that was recorded, as an ``svg`` element.
+    """The picture of a recorded world, as an ``svg`` element.
 
-    Jobs as bars on the lanes of their nodes; where these would be too many, how full each node was.
+    Jobs are bars on the lanes of their nodes. If there are too many bars, the picture shows the use of each node.
     """
     end = max(world.now, 1e-9)
     pieces = joined(world.pieces or ())
@@ -97,7 +97,7 @@ def _x(time: float, end: float) -> float:
 
 
 def _bars(world: World, pieces: Sequence[Interval], end: float, top: float, row: float) -> str:
-    """Each piece on lanes of its node that are free for its time; pale while it does no work."""
+    """Draw each interval on free lanes of its node. Intervals without work are pale."""
     lane = row / (world.scenario.cluster.gpus or world.scenario.cluster.cpu)
     free: dict[int, list[float]] = {}
     found: list[str] = []
@@ -120,7 +120,7 @@ def _bars(world: World, pieces: Sequence[Interval], end: float, top: float, row:
 
 
 def _stretches(numbers: Sequence[int]) -> Iterable[tuple[int, int]]:
-    """Numbers that follow each other, as first and how many."""
+    """Ranges of consecutive numbers, each as its first number and its length."""
     start = 0
     for index in range(1, len(numbers) + 1):
         if index == len(numbers) or numbers[index] != numbers[index - 1] + 1:
@@ -129,7 +129,7 @@ def _stretches(numbers: Sequence[int]) -> Iterable[tuple[int, int]]:
 
 
 def _heat(world: World, pieces: Sequence[Interval], end: float, top: float, row: float) -> str:
-    """How full each node was, in steps of time."""
+    """The use of each node over time."""
     by_node: dict[int, list[Interval]] = {}
     for piece in pieces:
         by_node.setdefault(piece.node, []).append(piece)
@@ -150,7 +150,7 @@ def _heat(world: World, pieces: Sequence[Interval], end: float, top: float, row:
 
 
 def _names(nodes: int, top: float, row: float) -> str:
-    """The nodes, with a line above each where there is room for one."""
+    """Names of the nodes, with lines between the nodes if the rows are high enough."""
     every = max(1, round(12 / row))
     texts = (
         f'<text x="{LEFT - 6}" y="{top + row * (node + 0.5) + 4:.1f}" text-anchor="end">node {node}</text>'
@@ -214,7 +214,7 @@ _STYLE: Final = (
 
 
 def page(title: str, about: str, titles: Sequence[str], rows: Sequence[Sequence[str]], worlds: dict[str, World]) -> str:
-    """The page. ``worlds``: by policy the simulation to draw, which was recorded."""
+    """The page. ``worlds``: the recorded simulation of each policy."""
     head = "".join(f"<th>{escape(text)}</th>" for text in titles)
     lines = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
     pictures = "\n".join(picture(world, name) for name, world in worlds.items())

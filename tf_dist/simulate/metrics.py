@@ -11,21 +11,25 @@ from tf_dist.core.model.usage import Spent
 from tf_dist.simulate.engine import World
 
 SHORT: Final = 600.0
-"""Seconds: the slowdown of a shorter job counts as if it ran so long, or a job of one second would decide the mean."""
+"""Seconds. Shorter run times count as this value; otherwise a job of one second would dominate the mean slowdown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """Seconds, if nothing else is said.
+    """Figures of one simulation. Times are in seconds.
 
-    ``elapsed_…``: from submission to the end, of the jobs that ended; ``wait_…``: to the first start. ``slowdown``:
-    mean bounded slowdown (elapsed ÷ duration, at least 1). ``makespan``: from the first submission to the last end.
-    Shares of the cluster until the last submission (the end, if all come at once): ``utilisation`` (held by jobs),
-    ``productive`` (by jobs that work), ``done`` (work done and kept, as what single workers beside their parameter
-    servers would do). Over the whole time: ``efficiency``: work done per unit-second held; ``idle_hours``: unit-hours
-    held by jobs that did not work; ``lost_hours``: unit-hours of work that was lost; ``goodput``: the share of what
-    was held that worked and was kept. ``stuck``: jobs that never end. ``restarts``, ``resizes``, ``timeouts``: how
-    often.
+    Of the jobs that ended: ``elapsed_…``: from submission to the end. ``wait_…``: from submission to the first start.
+    ``slowdown``: mean bounded slowdown (elapsed ÷ duration, at least 1). ``makespan``: from the first submission to
+    the last end.
+
+    Shares of the cluster until the last submission, or until the end if all jobs arrive at once: ``utilisation``:
+    occupied by jobs. ``productive``: occupied by jobs that work. ``done``: work that was done and kept, in units of
+    single workers on the node of their parameter servers.
+
+    Over the whole simulation: ``efficiency``: work done per occupied unit-second. ``idle_hours``: unit-hours that jobs
+    occupied without working. ``lost_hours``: unit-hours of lost work. ``goodput``: the share of the occupied
+    unit-hours whose work was kept. ``stuck``: number of jobs that never end. ``restarts``, ``resizes``, ``timeouts``:
+    number of these events.
     """
 
     jobs: float
@@ -56,7 +60,7 @@ _SUMS: Final = frozenset({"jobs", "stuck"})
 
 
 def figures(world: World) -> Figures:
-    """The figures of a world that has come to its end."""
+    """The figures of a finished simulation."""
     runs = world.runs
     ended = [run for run in runs if run.ended is not None]
     elapsed = sorted((run.ended or 0.0) - run.job.submit for run in ended)
@@ -97,13 +101,13 @@ def figures(world: World) -> Figures:
 
 
 def averaged(all_of: Sequence[Figures]) -> Figures:
-    """The mean over several seeds; jobs and stuck jobs are added up."""
+    """The means over several seeds. Jobs and stuck jobs are summed."""
     columns = {field.name: [getattr(one, field.name) for one in all_of] for field in fields(Figures)}
     return Figures(**{name: sum(values) if name in _SUMS else _mean(values) for name, values in columns.items()})
 
 
 def quantile(ordered: Sequence[float], part: float) -> float:
-    """The value below which ``part`` of the ordered values are; 0 without any."""
+    """The quantile ``part`` of the ordered values; 0 if there are no values."""
     return ordered[min(len(ordered) - 1, int(part * len(ordered)))] if ordered else 0.0
 
 

@@ -1,7 +1,7 @@
 """Free capacity of a cluster of equal nodes, and ways to place a whole job in it: packed, spread, node after node.
 
-Each takes a floor, a job and a number of workers, and gives a layout, or None if there is no room for all of it. The
-floor is as before.
+Each function takes the free capacity, a job and a number of workers. It returns a layout, or None if the whole job does
+not fit. It does not change the free capacity.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from tf_dist.simulate.scenario import Cluster, Layout, SimJob
 
 
 class NoRoom(AssertionError):
-    """A policy assigned more than there is: a defect of the policy."""
+    """A policy assigned more than the free capacity. This is a bug of the policy."""
 
 
 class FreeCapacity:
-    """Free GPUs (``units``; cores in a cluster without GPUs) and cores of every node."""
+    """Free units and cores of every node. Units are GPUs, or cores in a cluster without GPUs."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -28,7 +28,7 @@ class FreeCapacity:
         self._levels[-1] = list(range(cluster.nodes))
 
     def limited(self, units: list[int], cpu: list[int]) -> FreeCapacity:
-        """A floor with no more room than this one and than these lists say."""
+        """A copy whose capacity is limited to these lists."""
         found = FreeCapacity.__new__(FreeCapacity)
         found.cluster = self.cluster
         found.units = [max(0, min(pair)) for pair in zip(self.units, units, strict=True)]
@@ -40,7 +40,7 @@ class FreeCapacity:
         return found
 
     def copy(self) -> FreeCapacity:
-        """One of its own, to try things on."""
+        """An independent copy for trial placements."""
         found = FreeCapacity.__new__(FreeCapacity)
         found.cluster, found.free = self.cluster, self.free
         found.units, found.cpu = self.units[:], self.cpu[:]
@@ -48,7 +48,7 @@ class FreeCapacity:
         return found
 
     def change(self, node: int, units: int, cpu: int) -> None:
-        """Give (or, negative, take) room on a node. Raises ``NoRoom``."""
+        """Add capacity to a node, or remove it if negative. Raises ``NoRoom``."""
         before = self.units[node]
         after = before + units
         self.cpu[node] += cpu
@@ -62,7 +62,7 @@ class FreeCapacity:
             self.free += units
 
     def take(self, job: SimJob, layout: Layout, sign: int = -1) -> None:
-        """Take the room of a job's pods."""
+        """Remove the capacity that the pods of a job use."""
         units, ps_units = self.of_worker(job), self.of_ps(job)
         for node, count in layout.workers.items():
             self.change(node, sign * count * units, sign * count * job.cpu)
@@ -70,7 +70,7 @@ class FreeCapacity:
             self.change(node, sign * count * ps_units, sign * count * job.ps_cpu)
 
     def give(self, job: SimJob, layout: Layout) -> None:
-        """Give the room of a job's pods back."""
+        """Add the capacity that the pods of a job used."""
         self.take(job, layout, 1)
 
     def of_worker(self, job: SimJob) -> int:
@@ -78,7 +78,7 @@ class FreeCapacity:
         return self.cluster.units_of(job)
 
     def of_ps(self, job: SimJob) -> int:
-        """Units of one parameter server: it has no GPU."""
+        """Units of one parameter server, which uses no GPU."""
         return 0 if self.cluster.gpus else job.ps_cpu
 
     def fits(self, node: int, units: int, cpu: int, most: int) -> int:
@@ -88,12 +88,12 @@ class FreeCapacity:
         return min(most, self.cpu[node] // cpu) if cpu else most
 
     def rising(self, least: int = 0) -> Iterator[int]:
-        """Nodes with at least so many units free, those with fewest first."""
+        """Nodes with at least ``least`` free units, fewest free units first."""
         for level in self._levels[least:]:
             yield from level
 
     def falling(self, least: int = 0) -> Iterator[int]:
-        """Nodes with at least so many units free, those with most first."""
+        """Nodes with at least ``least`` free units, most free units first."""
         for number in range(len(self._levels) - 1, least - 1, -1):
             yield from self._levels[number]
 
@@ -102,7 +102,7 @@ Placing = Callable[[FreeCapacity, SimJob, int], Layout | None]
 
 
 def packed(floor: FreeCapacity, job: SimJob, size: int) -> Layout | None:
-    """One node if one holds all (the fullest such), else the fewest nodes, the last one tight; servers among them."""
+    """The fullest node that fits all pods, else the fewest nodes with a tight last node. Includes parameter servers."""
     units, ps_units = floor.of_worker(job), floor.of_ps(job)
     need, cores = size * units + job.ps * ps_units, size * job.cpu + job.ps * job.ps_cpu
     if need > floor.free:
@@ -130,7 +130,7 @@ def _fewest(floor: FreeCapacity, units: int, cpu: int, size: int) -> dict[int, i
 
 
 def _with_servers(floor: FreeCapacity, job: SimJob, workers: dict[int, int], units: int) -> Layout | None:
-    """Parameter servers beside the workers, where most of them are; elsewhere only if there is no room."""
+    """Place parameter servers on the nodes with most workers, and on other nodes only if these are full."""
     used = {node: (count * floor.of_worker(job), count * job.cpu) for node, count in workers.items()}
     order = sorted(workers, key=lambda node: (-workers[node], node))
     servers: dict[int, int] = {}
@@ -155,7 +155,7 @@ def _beside(floor: FreeCapacity, node: int, taken: tuple[int, int], units: int, 
 
 
 def spread(floor: FreeCapacity, job: SimJob, size: int) -> Layout | None:
-    """Pod by pod, each on the node with the most room: what kube-scheduler does by default."""
+    """Pod by pod, each on the node with the most free capacity, like kube-scheduler by default."""
     scratch = floor.copy()
     layout = Layout({}, {})
     for _ in range(job.ps):
@@ -174,7 +174,7 @@ def spread(floor: FreeCapacity, job: SimJob, size: int) -> Layout | None:
 
 
 def emptiest(floor: FreeCapacity, units: int, cpu: int) -> int | None:
-    """The node with the most room among those that can take such a pod."""
+    """The node with the most free capacity among the nodes that fit such a pod."""
     if not units:
         node = max(range(len(floor.cpu)), key=lambda node: (floor.cpu[node], -node))
         return node if floor.cpu[node] >= cpu else None
@@ -182,17 +182,17 @@ def emptiest(floor: FreeCapacity, units: int, cpu: int) -> int | None:
 
 
 def with_pod(layout: Layout, node: int, *, server: bool = False) -> Layout:
-    """The layout and one pod more."""
+    """The layout with one additional pod."""
     side = layout.ps if server else layout.workers
     more = {**side, node: side.get(node, 0) + 1}
     return Layout(layout.workers, more) if server else Layout(more, layout.ps)
 
 
 def node_after_node(floor: FreeCapacity, job: SimJob, size: int) -> Layout | None:
-    """As the seed did: a single node if one holds all workers, else node after node; servers where most workers are.
+    """Like the seed: one node if it fits all workers, else node after node; servers where most workers are.
 
-    Nodes come by number: the seed took them in the random order of a Go map. It counted no room for parameter servers,
-    and then they might not start; here they go to the next node if they must.
+    Nodes are ordered by number. The seed used the random order of a Go map. It also reserved no capacity for parameter
+    servers, so these might not start. Here they move to the next node if necessary.
     """
     units = floor.of_worker(job)
     nodes = range(len(floor.units))
@@ -204,7 +204,7 @@ def node_after_node(floor: FreeCapacity, job: SimJob, size: int) -> Layout | Non
 
 
 def filled(floor: FreeCapacity, units: int, cpu: int, size: int, nodes: Iterable[int]) -> dict[int, int]:
-    """Workers put on node after node, as many as there is room for."""
+    """Place as many workers as fit, node after node."""
     found: dict[int, int] = {}
     for node in nodes:
         count = floor.fits(node, units, cpu, size)

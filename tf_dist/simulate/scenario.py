@@ -1,4 +1,4 @@
-"""Scenarios: jobs with an amount of work, equal nodes, and how fast workers are where they stand."""
+"""Scenarios: jobs with an amount of work, equal nodes, and the speed of workers on their nodes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from tf_dist.core.model.gang_queue import Queue
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimJob:
-    """A job of a trace: ``ps`` parameter servers and ``workers`` workers, which may be ``least`` to ``most``.
+    """A job of a trace with ``ps`` parameter servers and ``workers`` workers; it can run with ``least`` to ``most``.
 
-    ``submit``: when it comes (seconds from the start of the trace). ``duration``: how long it runs with ``workers``
-    workers beside its parameter servers, in seconds; that says how much work it is. ``gpus`` and ``cpu``: of one
-    worker; ``ps_cpu``: of one parameter server. ``estimate``: what its user says it takes (None: nothing).
-    ``checkpoint``: seconds between two checkpoints (None: it has none, and starts again from the beginning).
-    ``annotations``: further ones of its document, such as fallbacks; only ``tf_dist_reconcile`` has documents.
+    ``submit``: arrival in seconds from the start of the trace. ``duration``: run time in seconds with ``workers``
+    workers on the nodes of its parameter servers; it defines the amount of work. ``gpus`` and ``cpu``: requests of one
+    worker. ``ps_cpu``: request of one parameter server. ``estimate``: run time that the user expects (None: unknown).
+    ``checkpoint``: seconds between two checkpoints (None: no checkpoints, a restart begins from the start).
+    ``annotations``: additional annotations of its document, such as fallbacks. Only ``tf_dist_reconcile`` uses
+    documents.
     """
 
     name: str
@@ -38,25 +39,25 @@ class SimJob:
 
     @property
     def elastic(self) -> bool:
-        """Whether it can run at more than one size."""
+        """Whether the job can run with different numbers of workers."""
         return self.least < self.workers or self.most > self.workers
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the pods of a job are: workers and parameter servers per node (its number)."""
+    """The nodes of the pods of a job: numbers of workers and of parameter servers by node number."""
 
     workers: Mapping[int, int] = field(default_factory=dict)
     ps: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
-        """How many workers there are."""
+        """The number of workers."""
         return sum(self.workers.values())
 
     @property
     def home(self) -> Mapping[int, int]:
-        """The nodes on which workers are near: those of the parameter servers, else the one with most workers."""
+        """Nodes on which workers are local: those of the parameter servers, else the node with most workers."""
         if self.ps or not self.workers:
             return self.ps
         most = max(self.workers, key=lambda node: (self.workers[node], -node))
@@ -65,8 +66,11 @@ class Layout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
-    """How fast a job is. A worker away from the parameter servers does ``remote`` of what one beside them does; each
-    worker more slows all of them down by ``overhead``; a job that grows or comes back pauses for ``restart`` seconds.
+    """The speed of jobs.
+
+    ``remote``: speed of a worker on a node without parameter servers of its job, relative to a local worker.
+    ``overhead``: slowdown of all workers by each additional worker. ``restart``: seconds that a job pauses when it
+    grows or starts again.
     """
 
     remote: float = 0.6
@@ -74,24 +78,24 @@ class Speed:
     restart: float = 15.0
 
     def rate(self, local: int, remote: int = 0) -> float:
-        """Work a second, in units of what a single worker beside its parameter servers does."""
+        """Work per second. The unit is the work of a single worker on the node of its parameter servers."""
         size = local + remote
         return (local + self.remote * remote) / (1 + self.overhead * (size - 1)) if size else 0.0
 
     def at(self, layout: Layout) -> float:
-        """Work a second of a job that stands so."""
+        """Work per second of a job with this layout."""
         home = layout.home
         local = sum(count for node, count in layout.workers.items() if node in home)
         return self.rate(local, layout.size - local)
 
     def work(self, job: SimJob) -> float:
-        """All the work of a job."""
+        """The total work of a job."""
         return job.duration * self.rate(job.workers)
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """``nodes`` equal nodes with ``gpus`` GPUs and ``cpu`` cores each. Without GPUs, cores are what is counted."""
+    """``nodes`` equal nodes with ``gpus`` GPUs and ``cpu`` cores each. Without GPUs, units are cores."""
 
     nodes: int
     gpus: int
@@ -108,15 +112,15 @@ class Cluster:
 
     @property
     def unit(self) -> str:
-        """What ``units`` are called."""
+        """The name of ``units``."""
         return "GPU" if self.gpus else "cpu"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """A trace on a cluster: everything a simulation depends on besides the policy.
+    """A trace on a cluster: all inputs of a simulation except the policy.
 
-    ``rate``: how many gangs can be admitted a second (None: as many as there are).
+    ``rate``: maximum number of admissions per second (None: unlimited).
     """
 
     name: str
@@ -129,5 +133,5 @@ class Scenario:
 
     @property
     def span(self) -> float:
-        """Until when jobs come."""
+        """The time of the last arrival."""
         return max((job.submit for job in self.jobs), default=0.0)

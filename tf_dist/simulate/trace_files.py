@@ -46,7 +46,7 @@ def load(path: Path, wish: TraceOptions) -> Scenario:
 
 
 def _rows(path: Path) -> list[tuple[str, Mapping[str, Any]]]:
-    """The jobs as written, each with where it stands."""
+    """The entries of the file, each with its location."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -77,7 +77,7 @@ def _lines(path: Path, text: str) -> list[tuple[str, Mapping[str, Any]]]:
 
 
 def _written(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a line says; an empty field says nothing."""
+    """The values of a line, without empty fields."""
     return {key: value for key, value in row.items() if value not in (None, "")}
 
 

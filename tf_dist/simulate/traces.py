@@ -17,10 +17,10 @@ from tf_dist.simulate.scenario import Cluster, Scenario, SimJob, Speed
 HELIOS_SIZES: Final = (
     (72.2, 1), (74.7, 2), (80.5, 4), (94.7, 8), (97.7, 16), (98.1, 24), (99.4, 32), (99.5, 48), (100.0, 64),
 )  # fmt: skip
-"""Percent of the GPU jobs of Helios with at most so many GPUs (those with more than 64 count as 64)."""
+"""Cumulative percentage of the GPU jobs of Helios by number of GPUs. More than 64 GPUs count as 64."""
 
 HELIOS_RUN: Final = (206.0, 6652.0)
-"""Median and mean seconds that the GPU jobs of Helios run."""
+"""Median and mean run time of the GPU jobs of Helios, in seconds."""
 
 Quantiles = tuple[tuple[float, float], ...]
 _WEEK: Final = 604_800.0
@@ -29,30 +29,30 @@ PHILLY_RUN: Final[Quantiles] = (
     (0, 10), (5, 48), (10, 61), (25, 131), (50, 1186), (75, 3342), (80, 4699), (90, 12_859), (95, 49_948),
     (99, 287_283), (100, 604_800),
 )  # fmt: skip
-"""Seconds that the jobs of Philly run, by percent; cut at a week."""
+"""Percentiles of the run time of the jobs of Philly, in seconds; cut at a week."""
 
 
 def size(dice: random.Random, most: int) -> int:
-    """GPUs of a job, as in Helios, but no more than ``most``."""
+    """Number of GPUs of a job, distributed as in Helios, at most ``most``."""
     drawn = dice.uniform(0, 100)
     percents = [percent for percent, _ in HELIOS_SIZES]
     return min(most, HELIOS_SIZES[bisect_left(percents, drawn)][1])
 
 
 def philly_seconds(dice: random.Random) -> float:
-    """How long a job runs in Philly."""
+    """Run time of a job, distributed as in Philly."""
     return drawn_from(PHILLY_RUN, dice.uniform(0, 100))
 
 
 def helios_seconds(dice: random.Random) -> float:
-    """How long a GPU job runs in Helios; cut at a week."""
+    """Run time of a GPU job, distributed as in Helios; cut at a week."""
     median, mean = HELIOS_RUN
     sigma = math.sqrt(2 * math.log(mean / median))
     return min(_WEEK, max(1.0, dice.lognormvariate(math.log(median), sigma)))
 
 
 def drawn_from(table: Sequence[tuple[float, float]], percent: float) -> float:
-    """The value at a percent, between the known ones evenly in the logarithm."""
+    """The value at a percentile, interpolated logarithmically."""
     right = next(number for number, (known, _) in enumerate(table) if known >= percent)
     if right == 0:
         return table[0][1]
@@ -62,7 +62,7 @@ def drawn_from(table: Sequence[tuple[float, float]], percent: float) -> float:
 
 
 def estimate(dice: random.Random, seconds: float) -> float | None:
-    """A user's estimate of the run time: most are too high, one in ten too low, one in five is missing."""
+    """A user's estimate of the run time: most are too high, one in ten is too low, one in five is missing."""
     drawn = dice.random()
     if drawn < 0.2:
         return None
@@ -70,7 +70,7 @@ def estimate(dice: random.Random, seconds: float) -> float | None:
 
 
 def arrivals(dice: random.Random, count: int, span: float) -> list[float]:
-    """Arrival times: by day more than by night, at weekends fewer; ``count`` of them within about ``span`` seconds."""
+    """``count`` arrival times within about ``span`` seconds: more by day than by night, fewer at weekends."""
     steps = 1000
     width = span / steps
     weights = [intensity((step + 0.5) * width) for step in range(steps)]
@@ -90,7 +90,7 @@ def arrivals(dice: random.Random, count: int, span: float) -> list[float]:
 
 
 def intensity(seconds: float) -> float:
-    """How busy users are at a time, on average about 1."""
+    """Relative rate of submissions at a time; the average is about 1."""
     day = 1 + 0.5 * math.sin(2 * math.pi * seconds / 86_400)
     return day * (0.7 if seconds % 604_800 >= 432_000 else 1.0)
 
@@ -101,7 +101,7 @@ _SWEEP: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceOptions:
-    """Options of a trace; None: its default. ``cpu``: cores of a node."""
+    """Options of a trace. None selects the default of the trace. ``cpu``: cores of a node."""
 
     jobs: int | None = None
     nodes: int | None = None
@@ -117,7 +117,7 @@ def philly(wish: TraceOptions) -> Scenario:
 
 
 def helios(wish: TraceOptions) -> Scenario:
-    """SenseTime's Helios: most jobs are done in minutes; workers with up to all GPUs of a node, whole."""
+    """SenseTime's Helios: most jobs end within minutes. A worker uses up to all GPUs of a node."""
     return _rigid("helios", wish, helios_seconds, per_worker=wish.gpus or 8)
 
 
@@ -139,7 +139,7 @@ def _rigid(name: str, wish: TraceOptions, seconds: Callable[[random.Random], flo
 
 
 def _of_size(gpus: int, seconds: float, per_worker: int, estimate: float | None) -> SimJob:
-    """Workers of a size; beside more than one, a parameter server for four of them."""
+    """A job with ``gpus`` GPUs. With more than one worker, it has one parameter server for every four workers."""
     each = min(gpus, per_worker)
     workers = -(-gpus // each)
     return SimJob(
@@ -158,7 +158,7 @@ def _of_size(gpus: int, seconds: float, per_worker: int, estimate: float | None)
 
 
 def _geometric(dice: random.Random) -> int:
-    """How many jobs a sweep has: eight on average."""
+    """Number of jobs in a sweep: eight on average."""
     count = 1
     while dice.random() > 1 / _SWEEP:
         count += 1
@@ -166,7 +166,7 @@ def _geometric(dice: random.Random) -> int:
 
 
 def dragon(wish: TraceOptions) -> Scenario:
-    """Elastic jobs of 1 parameter server and 1 to 8 workers, half as many at least and twice as many at most."""
+    """Elastic jobs of 1 parameter server and 1 to 8 workers. Minimum: half of the workers, maximum: twice as many."""
     cluster = _cluster(wish, nodes=8, gpus=4, per_gpu=16)
     dice = random.Random(f"dragon/{wish.seed}")
     drawn = []
@@ -194,10 +194,10 @@ _CLASSES: Final = (("small", 350, 0.1, 0.2, 1, 50), ("medium", 100, 0.5, 0.5, 5,
 
 
 def kueue(wish: TraceOptions) -> Scenario:
-    """The workload with which Kueue measures itself: 5 cohorts of 6 queues with 20 cores each and 500 jobs each.
+    """The workload of Kueue's own benchmark: 5 cohorts of 6 queues with 20 cores each and 500 jobs each.
 
-    It is fixed: only the number of jobs can be chosen (of every queue the first ones). There is no preemption, though
-    Kueue's queues would allow it: with jobs of a fraction of a second there is nothing to gain.
+    Only the number of jobs can be chosen; a smaller number keeps the first jobs of each queue. Preemption is disabled,
+    unlike in Kueue's queues, because jobs that run for a fraction of a second gain nothing from it.
     """
     jobs: list[SimJob] = []
     queues: list[Queue] = []
@@ -245,10 +245,10 @@ def _named(name: str, jobs: Iterable[SimJob], submits: Iterable[float]) -> tuple
 
 
 def _span(jobs: Iterable[SimJob], cluster: Cluster, load: float) -> float:
-    """The time in which these jobs ask for ``load`` times the cluster."""
+    """The time span in which these jobs request ``load`` times the capacity of the cluster."""
     return requested_unit_seconds(jobs, cluster) / (cluster.units * load)
 
 
 def requested_unit_seconds(jobs: Iterable[SimJob], cluster: Cluster) -> float:
-    """Unit-seconds of these jobs, at the size they ask for."""
+    """Unit-seconds of these jobs at their requested size."""
     return sum(job.workers * cluster.units_of(job) * job.duration for job in jobs)

@@ -22,7 +22,7 @@ _PRESERVED: Final = "x-kubernetes-preserve-unknown-fields"
 
 @dataclass(frozen=True, slots=True)
 class DefinitionDifference:
-    """What is otherwise than in tf-dist's definition, and what follows from it."""
+    """A difference from tf-dist's definition, and its consequence."""
 
     what: str
     so: str
@@ -129,7 +129,7 @@ _TOO_OLD: Final = f"tf-dist supports {_dotted(OLDEST_KUBERNETES)} and later: upg
 
 
 def needed_values(cluster: Cluster) -> list[DefinitionDifference]:
-    """Values of the chart that jobs in the cluster need. The manifests that are printed have none of them."""
+    """Values of the chart that jobs in the cluster need. The printed manifests do not set them."""
     try:
         going = [job for job in stored_jobs.list_jobs(cluster, None) if not job.status.finished]
     except (Forbidden, NotFound):
@@ -184,7 +184,7 @@ def _unlimited_default(cluster: Cluster) -> Iterator[DefinitionDifference]:
 
 
 def _line(queues: Mapping[str, Queue], name: str) -> list[str]:
-    """A queue and those above it that are defined."""
+    """A queue and its defined ancestors."""
     line = [name]
     while (above := queues[line[-1]].parent) in queues and above not in line:
         line.append(above)

@@ -71,7 +71,7 @@ def _read(name: str) -> list[Manifest]:
 
 
 def _fitted(manifest: Manifest, options: InstallOptions, in_file: str) -> Manifest:
-    """The manifest with the options."""
+    """The manifest with the options applied."""
     kind = manifest["kind"]
     if kind == _DEFINITION:
         return manifest
@@ -89,7 +89,7 @@ def _is_left_out(manifest: Manifest, foreign: frozenset[str]) -> bool:
 
 
 def _replaced(value: Any, old: str, new: str) -> Any:
-    """The value with a namespace for another: alone, or in an argument."""
+    """The value with the namespace replaced, alone or inside an argument."""
     if isinstance(value, dict):
         return {key: _replaced(inner, old, new) for key, inner in value.items()}
     if isinstance(value, list):
