@@ -32,7 +32,7 @@ def show_findings(found: Iterable[Diagnosis], write: Callable[[str], None] = out
 
 
 def show_leaders(client: Client, jobs: Sequence[StoredJob], *, wanted: bool) -> None:
-    """That nobody leads some of the jobs; and, where that is ``wanted``, who leads the others."""
+    """Warn about jobs without a leader. With ``wanted``, also print the leaders of the other jobs."""
     for one in client.leaders(jobs) if wanted else ():
         if one.holder:
             output.note(str(one))

@@ -100,9 +100,9 @@ def _script_hint(error: Any, path: str, arguments: Sequence[str]) -> str:
 
 
 def _usage_text(error: Any) -> str:
-    """What Typer says, with the value that it means, which not all of its messages have."""
-    if getattr(error, "possibilities", ()):  # Click lists options by their alphabet
-        from tf_dist.core.model.fieldpath import nearest_word  # tf-dist --help imports nothing of the core
+    """Typer's message, with the invalid value added if the message omits it."""
+    if getattr(error, "possibilities", ()):  # Click sorts options alphabetically
+        from tf_dist.core.model.fieldpath import nearest_word  # imported late: tf-dist --help imports no core modules
 
         near = nearest_word(error.option_name, error.possibilities)
         return f"No such option: {error.option_name}. Did you mean {near or ', '.join(error.possibilities)}?"
@@ -122,7 +122,7 @@ def _kubectl_hint(error: Any, path: str) -> str:
 
 
 def _trace(error: BaseException) -> None:
-    """The traceback, for those who asked for it."""
+    """Print the traceback if the user asked for it."""
     if os.environ.get("TF_DIST_DEBUG", "") not in ("", "0"):
         import traceback
 

@@ -27,7 +27,7 @@ def _refuse(option: str, message: str, hint: str) -> InvalidJob:
 
 
 def parse_seconds(text: str, option: str = "--timeout") -> float | None:
-    """``90``, ``90s``, ``1h30m`` in seconds; None for nothing."""
+    """Parse ``90``, ``90s`` or ``1h30m`` to seconds. Return None for an empty text."""
     if not text:
         return None
     if problems := [*argument_problems("run_timeout", text, later=lambda _: False, path=option)]:
@@ -36,7 +36,7 @@ def parse_seconds(text: str, option: str = "--timeout") -> float | None:
 
 
 def parse_resources(text: str, option: str = "--node", example: str = "cpu=8,memory=16Gi") -> dict[str, str]:
-    """``cpu=8,memory=16Gi`` as a mapping of quantities; InvalidJob with all that are none."""
+    """Parse ``cpu=8,memory=16Gi`` to a mapping of quantities. Raises InvalidJob with all invalid entries."""
     from tf_dist.core.model.quantity import parse_quantity
 
     found: dict[str, str] = {}
@@ -55,7 +55,7 @@ def parse_resources(text: str, option: str = "--node", example: str = "cpu=8,mem
 
 
 def parse_entrypoints(texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """``IMAGE=COMMAND`` each, as a mapping of images to commands."""
+    """Parse ``IMAGE=COMMAND`` entries to a mapping of images to commands."""
     found: dict[str, tuple[str, ...]] = {}
     for text in texts:
         image, _, command = text.partition("=")
@@ -72,7 +72,7 @@ def parse_entrypoints(texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
 def policy_changes(
     fallback: Sequence[str], on_eviction: str | None, on_preemption: str | None, admission_timeout: str
 ) -> list[str]:
-    """The policies of a pipeline as ``PATH=TEXT``, which set the annotations of the job that say them; InvalidJob."""
+    """The policies of a pipeline as ``PATH=TEXT`` changes of the job's annotations. Raises InvalidJob."""
     import json
 
     from tf_dist.core.dialects import policy_annotations
@@ -87,7 +87,7 @@ def policy_changes(
         except (ValueError, RecursionError) as error:
             what = f"{shorten_text(text)} cannot be read as JSON: {error}"
             raise _refuse("--fallback", what, _fallback_hint(text)) from None
-        entries += found if isinstance(found, list) else [found]  # a list is what the annotation and a step take
+        entries += found if isinstance(found, list) else [found]  # the annotation and steps take a list
     if admission_timeout and not fallback:
         raise _refuse(
             "--admission-timeout", "sets the time before a fallback, but there is no fallback", "add --fallback JSON"
@@ -167,7 +167,7 @@ class Level(StrEnum):
 
     @property
     def number(self) -> int:
-        """As the logging package counts."""
+        """The level of the logging package."""
         return logging.getLevelNamesMapping()[self.name]
 
 

@@ -77,10 +77,10 @@ _NONCE: Final = 3  # bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobArguments:
-    """What a command line says of a job."""
+    """The job arguments of a command line."""
 
     program: Sequence[str] = ()
-    """Arguments of a script."""
+    """The arguments of the script."""
     workers: int | None = None
     ps: int | None = None
     chief: bool = False
@@ -88,12 +88,12 @@ class JobArguments:
     gpus: int = 0
     image: str = ""
     env: Sequence[str] = ()
-    """``NAME=VALUE`` or ``NAME`` each."""
+    """Each entry is ``NAME=VALUE`` or ``NAME``."""
     env_files: Sequence[str] = ()
-    """Files with such lines."""
+    """Files with one such entry per line."""
     code: str = ""
     packages: Sequence[str] = ()
-    """Python packages that replicas need, as pip takes them."""
+    """Python packages that replicas need, as requirements of pip."""
     queue: str = ""
     name: str = ""
 
@@ -105,7 +105,7 @@ class JobArguments:
         strict: bool = False,
         change: Callable[[Any], Any] = lambda content: content,
     ) -> JobFiles:
-        """The job of a script, or those of files, with what the command line says of them; InvalidJob."""
+        """Load the job of a script, or the jobs of files, and apply these arguments. Raises InvalidJob."""
         from tf_dist.client.job_files import load_documents, load_job_files
         from tf_dist.client.yaml_files import YamlDocument
 
@@ -134,7 +134,7 @@ class JobArguments:
         return replace(found, jobs=tuple(jobs))
 
     def of_script(self, script: str, folder: str, env_vars: Mapping[str, str] = MappingProxyType({})) -> TFJob:
-        """The job of a script, whose folder is ``folder``; InvalidJob in the words of the command line."""
+        """The job of a script in ``folder``. Raises InvalidJob, whose problems name options."""
         from tf_dist.client.tfjob import TFJob
 
         if self.workers == 0 and not self.chief:
@@ -184,7 +184,7 @@ class JobArguments:
         return apply_overrides(content, [Override(("metadata", "name"), self.name)] if self.name else [])
 
     def variables(self) -> tuple[dict[str, str], dict[str, str]]:
-        """Variables whose values are on the command line, as a document has them, and all others; InvalidJob."""
+        """Variables with values on the command line, escaped for a document, and all others. Raises InvalidJob."""
         shown: dict[str, str] = {}
         hidden: dict[str, str] = {}
         problems: list[Problem] = []
@@ -192,7 +192,7 @@ class JobArguments:
             for number, text in _env_lines(file):
                 name, equals, value = (part.strip() for part in text.removeprefix("export ").partition("="))
                 if not _NAME.fullmatch(name) or not (equals or name in os.environ):
-                    # Not the line itself, which may be a part of a secret.
+                    # The message omits the line, which may contain a secret.
                     what = f"{file}, line {number}, is not a variable"
                     problems.append(Problem("--env-file", what, _WAYS))
                     continue
@@ -219,7 +219,7 @@ _WAYS: Final = "write NAME=VALUE, or the NAME of a variable of this shell"
 
 
 def _literal(text: str) -> str:
-    """A text that a container gets as it is: Kubernetes expands ``$(NAME)``, and makes one dollar of two."""
+    """Escape a text for a container. Kubernetes expands ``$(NAME)``, and reduces ``$$`` to one dollar sign."""
     return text.replace("$", "$$") if "$(" in text or "$$" in text else text
 
 
@@ -228,7 +228,7 @@ def _secret_name(job: object, nonce: str) -> str:
 
 
 def _secret(job: str, nonce: str, variables: Mapping[str, str]) -> dict[str, Any]:
-    """Variables whose values are not to be in the job, which more people may read."""
+    """The Secret for variables whose values must not be in the job, because more people can read the job."""
     data = {name: base64.b64encode(os.fsencode(value)).decode() for name, value in variables.items()}
     return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": _secret_name(job, nonce)}, "data": data}
 
@@ -245,7 +245,7 @@ def _with_variables(content: Any, shown: Mapping[str, str], hidden: Mapping[str,
 
 
 def print_documents(files: JobFiles, *, packed: bool) -> None:
-    """What would be submitted, except the values of variables that are kept in a Secret."""
+    """Print the documents to submit, without the Secrets of variables."""
     from tf_dist.client.submission import submitted_documents
 
     output.data("yaml", submitted_documents(files, packed=packed))
@@ -257,7 +257,7 @@ def print_documents(files: JobFiles, *, packed: bool) -> None:
 
 
 def is_script(file: str) -> bool:
-    """Whether it is a program, and not a job document: ``….py``, or an executable file with a ``#!`` line."""
+    """Whether the file is a program: ``….py``, or an executable file with a ``#!`` line."""
     path = Path(file)
     if path.suffix == ".py" or path.suffix in _DOCUMENTS:
         return path.suffix == ".py"
@@ -269,9 +269,9 @@ def is_script(file: str) -> bool:
 
 
 def _no_script(file: str) -> Iterator[Problem]:
-    """What is wrong with a file that can only be meant as a script, or as nothing that runs."""
+    """Problems of a path that is neither a job file nor a script that can run."""
     path = Path(file)
-    if os.path.isdir(file):  # an empty name is none
+    if os.path.isdir(file):  # false for an empty name
         yield Problem("FILE", f"{file} is a folder", "name the script or the job file in it")
     if not path.is_file() or path.suffix in (".py", *_DOCUMENTS):
         return
@@ -291,7 +291,7 @@ def _no_script(file: str) -> Iterator[Problem]:
 
 
 def _env_lines(file: str) -> list[tuple[int, str]]:
-    """The lines of a file that say something, with their numbers."""
+    """The lines of a file with their numbers, without empty lines and comments."""
     try:
         lines = Path(file).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, ValueError) as error:
@@ -311,7 +311,7 @@ _OPTIONS: Final = {
 
 
 def _in_options(problems: Iterable[Problem]) -> Iterator[Problem]:
-    """Problems of the arguments of ``TFJob``, which the command line calls otherwise."""
+    """The same problems with the arguments of ``TFJob`` replaced by options of the command line."""
     for one in problems:
         name = one.path.partition("[")[0]
         yield replace(one, path=_OPTIONS.get(name, f"--{name.replace('_', '-')}"))

@@ -132,7 +132,7 @@ def _placed(document: Any, namespace: str) -> Any:
 
 
 def _with_images(value: Any, images: Mapping[str, str]) -> Any:
-    """Wherever one stands alone: as an image, or as what a parameter is unless another is given."""
+    """Replace images in all values that consist of an image only, including defaults of parameters."""
     if isinstance(value, list):
         return [_with_images(one, images) for one in value]
     if isinstance(value, dict):

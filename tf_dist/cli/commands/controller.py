@@ -66,7 +66,7 @@ def controller(
     from tf_dist.controller.settings import ControllerSettings
 
     json_logging.configure_logging(json_logging.LogFormat(log_format.value), level=log_level.number)
-    # Not the lasting local cluster, though it may be up: that one has a controller of its own.
+    # Never the cluster of ``tf-dist local up``, which has its own controller.
     place = load_config(kubeconfig or None, context or None)
     settings = ManagerSettings(
         namespaces=tuple(namespace or ()),
@@ -84,7 +84,7 @@ def controller(
 
 
 def _run(place: KubeContext, settings: ManagerSettings) -> None:
-    """Until a signal asks to stop."""
+    """Run until a signal arrives."""
     import threading
 
     from tf_dist.cluster.signals import Signals
@@ -98,7 +98,7 @@ def _run(place: KubeContext, settings: ManagerSettings) -> None:
     with (
         Signals() as signals,
         place.cluster(connections=2 * settings.controller.workers + 8, called=recorder.called, paced=True) as cluster,
-        # A heartbeat comes again by itself, and must not wait behind anything.
+        # A Lease renewal is repeated anyway, and must not wait for other requests.
         place.cluster(connections=4, retries=0, timeout=LEASE_REQUEST_TIMEOUT, called=recorder.called) as leases,
         Manager(cluster, settings, recorder=recorder, lease_cluster=leases),
     ):

@@ -131,7 +131,7 @@ def plan(
 
 
 def _left_out(job: Job) -> Iterator[str]:
-    """What is made only when the job starts: a plan shows no private keys."""
+    """Objects that are created only when the job starts, because a plan shows no private keys."""
     from tf_dist.core.podbuilder.ssh_plugin import secret_name
 
     if job.plugins.ssh is not None:
@@ -139,7 +139,7 @@ def _left_out(job: Job) -> Iterator[str]:
 
 
 def _placeholder(job: Job) -> Job:
-    """The cluster gives a job its uid when it is created; until then one of our own marks its objects."""
+    """The job with a placeholder uid. The cluster assigns the real uid when the job is created."""
     return replace(job, uid=f"planned-{job.key.name}"[:63].rstrip("-."))
 
 
@@ -170,9 +170,9 @@ def unsupported_security(job: Job) -> list[str]:
     from tf_dist.core.model.status import Attempts
     from tf_dist.core.podbuilder import replica_pod
 
-    here = node_features(isolated=sys.platform == "linux", enforced=("memory", "cpu"))  # the best that may be
+    here = node_features(isolated=sys.platform == "linux", enforced=("memory", "cpu"))  # the best case
     found: dict[str, None] = {}
-    for replica in (spec.ids[0] for spec in job.replica_specs if spec.replicas):  # the others are alike
+    for replica in (spec.ids[0] for spec in job.replica_specs if spec.replicas):  # the others are identical
         pod = replica_pod.build_pod(job, replica, Attempts().label(replica))
         for container in [*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"]]:
             where = f"on this machine, container {container['name']}"
@@ -316,7 +316,7 @@ def convert(
 
 
 def _converted_queues(bundle: JobFiles) -> tuple[list[dict[str, Any]], list[FileProblem]]:
-    """Our queues for Volcano's, and what is lost; InvalidFiles for those that cannot be read."""
+    """The converted queues, and warnings about lost fields. Raises InvalidFiles for invalid queues."""
     from tf_dist.client.job_files import InvalidFiles
     from tf_dist.client.yaml_files import FileProblem
     from tf_dist.core.dialects.volcano_queue import convert_queues
@@ -347,7 +347,7 @@ def _show_losses(lost: list[FileProblem]) -> None:
 
 
 def _converts_jobs(to: str) -> bool:
-    """Whether jobs are converted, too; InvalidJob for another format than these."""
+    """Whether to convert jobs as well as queues. Raises InvalidJob for an unknown format."""
     from tf_dist.core.dialects.queue_resource import API_VERSION
     from tf_dist.core.model.fieldpath import suggestion
     from tf_dist.errors import InvalidJob, Problem

@@ -81,7 +81,7 @@ def _rows(jobs: list[StoredJob], wide: bool, everywhere: bool) -> list[list[str]
 
 
 def _watch(client: Client, only: StoredJob | None, form: options.ListFormat, *, everywhere: bool) -> None:
-    """One line for each change, for as long as one looks."""
+    """Print one line for each change, until the user interrupts."""
     from tf_dist.client.stored_jobs import job_cells, summary
 
     shown: dict[str, list[str]] = {}

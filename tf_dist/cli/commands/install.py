@@ -106,7 +106,7 @@ def _looked(kubeconfig: str, context: str, *, check: bool) -> tuple[frozenset[st
 
 
 def _cluster(kubeconfig: str, context: str, *, required: bool) -> RestCluster | None:
-    """The cluster that kubectl would apply to; None, after a word about it, where there is none."""
+    """The cluster that kubectl would use. If none is configured, print a note and return None."""
     from tf_dist.cluster.client.client_config import load_config
     from tf_dist.errors import Unavailable
 

@@ -144,7 +144,7 @@ def _jobs(client: Client, names: list[str], *, missing_ok: bool = False) -> list
 
 
 def _outcome(client: Client, job: StoredJob) -> dict[str, Any]:
-    """What -o json says of a job; its outcome is null while it goes on, and where the cluster cannot be asked."""
+    """The entry of a job for -o json. Its outcome is null while the job runs, or if the cluster is unreachable."""
     from tf_dist.client.monitor import observed_outcome
     from tf_dist.client.wait import outcome_now
     from tf_dist.errors import ClusterError
@@ -184,7 +184,7 @@ def scale(
 
 
 def _scaling_notes(job: StoredJob, before: int, workers: int) -> None:
-    """What follows from it, where one would not expect it."""
+    """Explain effects of scaling that a user may not expect."""
     from tf_dist.core.model.assignment import replica_bounds, replica_counts, resize_restarts
     from tf_dist.core.model.job import Role
     from tf_dist.core.model.wording import counted
@@ -232,7 +232,7 @@ def resume(
 
 
 def _to_change(client: Client, names: list[str]) -> list[StoredJob]:
-    """The jobs, none of which is changed if one of them is over."""
+    """The jobs to change. Fails before any change if one of them has finished."""
     from tf_dist.client.stored_jobs import refuse_finished
 
     found = _jobs(client, names)

@@ -56,7 +56,7 @@ def queues(
 
 
 def _of_volcano(cluster: Cluster, taken: set[str]) -> dict[str, tuple[Object, Object]]:
-    """By name, what Volcano's queues mean here, and each as it is stored; none where they are not served or shown."""
+    """Volcano's queues by name, converted and as stored. Empty if they are not served or cannot be read."""
     from tf_dist.cluster.api import VOLCANO_QUEUES
     from tf_dist.core.dialects.volcano_queue import served_documents
     from tf_dist.errors import Forbidden, NotFound
@@ -81,14 +81,14 @@ def _missing(name: str, found: Sequence[Object]) -> NotFound:
 
 
 def _as_trees(found: Sequence[Object]) -> Iterator[tuple[int, Object]]:
-    """Each queue with its depth, after the one it is below; what is below nothing that is there stands at the top."""
+    """Each queue with its depth, after its parent. Queues whose parent does not exist are at the top level."""
     by_name = {one["metadata"]["name"]: one for one in found}
     below: dict[str, list[str]] = {}
     for name in sorted(by_name, reverse=True):
         parent = _parent(by_name[name])
         below.setdefault(parent if parent in by_name else "", []).append(name)
     shown: set[str] = set()
-    # Those of a circle are below nothing that is shown: they come last, at the top.
+    # Queues in a cycle have no root: they come last, at the top level.
     stack = [(0, name) for name in [*sorted(by_name, reverse=True), *below.get("", [])]]
     while stack:
         depth, name = stack.pop()
@@ -155,7 +155,7 @@ def _rules(queue: Object) -> list[str]:
 
 
 def _tell_problems(listed: Iterator[Any]) -> None:
-    """What is wrong with queues, as the admission leader reports or as we read them."""
+    """Print problems of queues, from our own validation or from the admission leader's report."""
     from tf_dist.core.dialects.queue_resource import read_queue
     from tf_dist.errors import InvalidQueue
 

@@ -111,7 +111,7 @@ def run(
     overrides = parse_overrides(
         [*(changes or ()), *asked], json=set_json or (), strings=[*(set_string or ()), *policies]
     )
-    # On this machine no image is pulled.
+    # A local run pulls no image.
     to_start = duration_text(startup) if elsewhere and startup else None
     change = partial(with_startup_timeout, timeout=to_start or "")
     asked_of_job = scripts.JobArguments(
@@ -159,7 +159,7 @@ def run(
 
 
 def _warn_of_python(entry: LoadedJob) -> None:
-    """Say it if replicas run with another Python than the user's shell does, who installed packages there."""
+    """Warn if replicas use another Python than the active environment, where the user may have installed packages."""
     from tf_dist.cli import output
     from tf_dist.core.dialects.step_overrides import training_containers
 
@@ -177,7 +177,7 @@ _LAYERS: Final = re.compile(r"\btf\.(compat\.v1\.)?layers\.")
 
 
 def _warn_of_keras(file: str, entry: LoadedJob) -> None:
-    """Say it before the job starts if its script uses what the installed Keras 3 does not support."""
+    """Warn before the start if the script uses features that the installed Keras 3 does not support."""
     if Path(file).suffix != ".py":
         return
     from importlib import metadata
@@ -199,7 +199,7 @@ def _warn_of_keras(file: str, entry: LoadedJob) -> None:
 
 
 def _elsewhere(kubeconfig: str, context: str, *, local: bool, embedded: bool) -> bool:
-    """Whether the run is on a cluster: one that was named, or the one that we are in."""
+    """Whether the job runs on a cluster: a named cluster, or the cluster of this pod."""
     from tf_dist.errors import InvalidJob, Problem
 
     named = "--kubeconfig" if kubeconfig else "--context" if context else "--local" if local else ""
@@ -213,7 +213,7 @@ def _elsewhere(kubeconfig: str, context: str, *, local: bool, embedded: bool) ->
 
 
 def _asked(gang: GangScheduler | None, *, here: bool) -> list[str]:
-    """The change of the job that has it ask for a gang scheduler. InvalidJob where there is none but tf-dist's own."""
+    """The change that requests a gang scheduler. Raises InvalidJob on this machine, which has only tf-dist's own."""
     from tf_dist.core.model.names import GANG_SCHEDULER
     from tf_dist.errors import InvalidJob, Problem
 
@@ -227,7 +227,7 @@ def _asked(gang: GangScheduler | None, *, here: bool) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class LocalMachineOptions:
-    """What the command line says of this machine, for a run on it."""
+    """Options for runs on this machine."""
 
     network: str
     node: str
@@ -235,7 +235,7 @@ class LocalMachineOptions:
     workdir: str
 
     def refuse(self) -> None:
-        """InvalidJob if anything is said, though the run is elsewhere."""
+        """Raise InvalidJob if any of these options is set for a run on a cluster."""
         from tf_dist.errors import InvalidJob, Problem
 
         options = {
@@ -251,7 +251,7 @@ class LocalMachineOptions:
             raise InvalidJob(problems)
 
     def settings(self, file: str) -> EmbeddedSettings:
-        """The cluster to start for a file; InvalidJob."""
+        """Settings of the cluster to start for a file. Raises InvalidJob."""
         from tf_dist.local.embedded import EmbeddedSettings
 
         return EmbeddedSettings(
@@ -288,7 +288,7 @@ def _workdir(asked: str, file: str) -> Path:
 
 
 def _folder(entry: LoadedJob) -> str:
-    """A fresh folder that stays."""
+    """Create a folder that is not deleted."""
     import tempfile
 
     return tempfile.mkdtemp(prefix=f"tf-dist-{entry.job.key.name}-")

@@ -129,7 +129,7 @@ def _maker(name: str, *, faithful: bool) -> Callable[[Scenario], Policy]:
 
 
 def _compare(make: Callable[[Scenario], Policy], scenarios: list[Scenario], *, record: bool) -> tuple[Figures, World]:
-    """The figures over all seeds, and the world of the first, which alone is recorded."""
+    """The mean figures of all seeds, and the world of the first seed. Only the first world is recorded."""
     from tf_dist.simulate.engine import simulate as run
     from tf_dist.simulate.metrics import averaged, figures
 

@@ -29,7 +29,7 @@ class DefinitionDifference:
 
 
 def differences(found: Manifest, ours: Manifest) -> list[DefinitionDifference]:
-    """What the definition in the cluster lacks of ours; nothing if it serves as well."""
+    """Differences that matter between the definition in the cluster and ours."""
     return [*_of_versions(found, ours), *_of_status(found), *_of_spec(found), *_of_faces(found, ours)]
 
 
@@ -108,9 +108,9 @@ an image."""
 
 
 def check_cluster(cluster: Cluster, release: tuple[int, int]) -> tuple[frozenset[str], list[DefinitionDifference]]:
-    """The definitions that another installation owns, and what to report about the cluster. Nothing is changed.
+    """The definitions that another installation owns, and the differences to report. Changes nothing.
 
-    ``release``: of its API server, as (1, 29); (0, 0) if it is not known.
+    ``release``: release of the API server, such as (1, 29), or (0, 0) if it is unknown.
     """
     there = get_definition(cluster, _TFJOBS)
     foreign = there is not None and not is_tf_dist_definition(there)
@@ -151,7 +151,7 @@ def needed_values(cluster: Cluster) -> list[DefinitionDifference]:
 
 
 def _gang_scheduler(job: stored_jobs.StoredJob) -> str:
-    """The gang scheduler that a job has or asks for, "" for tf-dist itself; a job that cannot be read has none."""
+    """The gang scheduler that a job uses or requests. Empty for tf-dist itself, and for invalid jobs."""
     try:
         found = integration_of(job.job, job.status)
     except InvalidJob:
@@ -165,7 +165,7 @@ def _named(jobs: list[stored_jobs.StoredJob]) -> str:
 
 
 def _unlimited_default(cluster: Cluster) -> Iterator[DefinitionDifference]:
-    """That jobs without a queue have no quota beside queues that have some."""
+    """Report that jobs without a queue have no quota, although other queues have quotas."""
     try:
         queues = admission_config(cluster.list(QUEUES, None).items, ()).queues or ()
     except (Forbidden, NotFound):
@@ -175,7 +175,7 @@ def _unlimited_default(cluster: Cluster) -> Iterator[DefinitionDifference]:
     if limited and DEFAULT_QUEUE not in limited and not any(one.default for one in queues):
         default = named.get(DEFAULT_QUEUE)
         if default is not None and default.namespace_selector:
-            return  # it is closed, or kept for some
+            return  # the queue is closed or restricted
         yield DefinitionDifference(
             f"the queue {DEFAULT_QUEUE} has no quotas, although other queues have some ({join_names(limited)})",
             f"a job that names no queue, or {DEFAULT_QUEUE}, bypasses all quotas; mark a queue with "
