@@ -1,7 +1,8 @@
 """Retrain on new data, or every night: train, evaluate, and promote the model only if it is better than the last.
 
-New data: put a file at the path below (an `AssetWatcher` sees it), or post an event of the asset `digits_data`.
-A promoted model is an event of the asset `digits_model`: the DAGs that are scheduled on that asset start then.
+To announce new data, put a file at the path below, which an `AssetWatcher` watches, or post an event of the asset
+`digits_data`. Each promoted model is an event of the asset `digits_model` and starts the DAGs that are scheduled on
+that asset.
 """
 
 import os
@@ -25,21 +26,21 @@ DATA = Asset(
 )
 MODEL = Asset("digits_model")
 
-# The evaluation reads what the training has written. On one machine both see its folder; on a cluster DIGITS_CLAIM
-# names a PersistentVolumeClaim that both mount there (ReadWriteMany, where there are several nodes).
+# The evaluation reads the files that the training wrote. On one machine, both use the same folder. On a cluster, both
+# mount the PersistentVolumeClaim that DIGITS_CLAIM names. With several nodes, the claim must be ReadWriteMany.
 FOLDER = "/tmp/tf-dist/digits"
 CLAIM = os.environ.get("DIGITS_CLAIM")
 VOLUME = {"volumes": [{"name": "model", "persistentVolumeClaim": {"claimName": CLAIM}}]} if CLAIM else {}
 MOUNT = {"volumeMounts": [{"name": "model", "mountPath": FOLDER}]} if CLAIM else {}
 if CLAIM:
-    VOLUME["securityContext"] = {"fsGroup": 1000}  # the user of the image
+    VOLUME["securityContext"] = {"fsGroup": 1000}  # the group of the image's user
 WORKER = "spec.tfReplicaSpecs.Worker.template.spec"
 
 with DAG(
     "digits_retrain",
     schedule=AssetOrTimeSchedule(timetable=CronTriggerTimetable("0 3 * * *", timezone="UTC"), assets=[DATA]),
     catchup=False,
-    max_active_runs=1,  # events that come while it trains are gathered for one more run
+    max_active_runs=1,  # events that arrive during a training start one more run together
     tags=["tf-dist"],
     doc_md=__doc__,
     params={"steps": Param(4000, type="integer", minimum=1, description="made by all workers together")},
@@ -87,7 +88,7 @@ with DAG(
 
     @task(inlets=[MODEL], outlets=[MODEL])
     def promote(trained: dict, evaluated: dict, *, inlet_events=None, outlet_events=None) -> dict:
-        """Tell of the model, if it is better than the last one that was told of."""
+        """Announce the model if it is better than the last announced model."""
         accuracy = evaluated["accuracy"]
         before = [event.extra.get("accuracy", 0.0) for event in inlet_events[MODEL]]
         if before and accuracy <= before[-1]:
@@ -98,7 +99,7 @@ with DAG(
 
     @task(trigger_rule="none_failed")
     def report(trained: dict, evaluated: dict, promoted: dict | None = None) -> None:
-        """Print what came of the run."""
+        """Print the results of the run."""
         rows = {
             "job": trained["name"],
             "step": f"{trained['metrics'].get('step', 0):.0f}",

@@ -1,6 +1,6 @@
 """Train a classifier of handwritten digits: one task, one distributed job.
 
-The job is the same file that `tf-dist run` takes. While it runs, the task waits in the triggerer and holds no worker.
+`tf-dist run` accepts the same job file. While the job runs, the task waits in the triggerer and uses no worker.
 """
 
 from datetime import timedelta
@@ -19,9 +19,9 @@ with DAG(
 ):
     TFJobOperator(
         task_id="train",
-        job="../examples/digits/tfjob.yaml",  # from this file's folder
+        job="../examples/digits/tfjob.yaml",  # relative to the folder of this file
         args=["--model-dir=/tmp/tf-dist/digits/$(JOB_UID)", "--steps={{ params.steps }}"],
         deferrable=True,
-        retries=2,  # one that follows the loss of a worker or triggerer takes up the job that runs
+        retries=2,  # a retry after the loss of a worker or triggerer continues the running job
         execution_timeout=timedelta(hours=1),
     )

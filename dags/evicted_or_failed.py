@@ -1,8 +1,8 @@
-"""Decide by how a job ended: go on from its checkpoint after an eviction, tell people after a failure.
+"""Branch on the outcome of a job: continue from its checkpoint after an eviction, notify people after a failure.
 
-`decide` runs however `train` ended, and reads its XCom `outcome`. An eviction is nothing to wake people for: `resume`
-trains on from the last checkpoint, and restarts there by itself as often as it takes. A failure is: `page` fails, too,
-and with it the run.
+`decide` runs after every outcome of `train`, and reads the XCom `outcome`. An eviction needs no attention: `resume`
+continues from the last checkpoint, and restarts after further evictions. After a failure, `page` notifies people and
+fails, and therefore the run fails.
 """
 
 from datetime import timedelta
@@ -15,7 +15,7 @@ from tf_dist.airflow import TFJobOperator
 JOB = {
     "job": "../examples/digits/tfjob.yaml",
     "args": [
-        # The same folder for both tasks, so that the second finds the checkpoints of the first.
+        # Both tasks use the same folder, so that the second task finds the checkpoints of the first.
         "--model-dir=/tmp/tf-dist/digits/{{ run_id | replace(':', '-') }}",
         "--steps={{ params.steps }}",
     ],
@@ -31,12 +31,12 @@ with DAG(
     doc_md=__doc__,
     params={"steps": Param(4000, type="integer", minimum=1)},
 ):
-    # No disruption is borne: the first one ends the job, and the pipeline decides what follows.
+    # The job tolerates no disruption: the first disruption ends the job, and the pipeline decides what follows.
     train = TFJobOperator(task_id="train", annotations={"tf-dist.dev/max-disruptions": "0"}, **JOB)
 
     @task.branch(trigger_rule="all_done")
     def decide(ti=None) -> str:
-        """Which task is next."""
+        """Return the next task."""
         outcome = ti.xcom_pull(task_ids="train", key="outcome") or {"kind": "unknown"}
         print(f"{outcome['kind']}: {outcome.get('message', '')}")
         return {"succeeded": "publish", "evicted": "resume", "preempted": "resume"}.get(outcome["kind"], "page")
@@ -45,14 +45,14 @@ with DAG(
 
     @task
     def page(ti=None) -> None:
-        """Tell people: put your pager here."""
+        """Notify people: call your pager here."""
         outcome = ti.xcom_pull(task_ids="train", key="outcome") or {}
         where = f"{outcome.get('replica')} (exit code {outcome.get('exit_code')})"
         raise AirflowFailException(f"{outcome.get('message')}: {where}\n{outcome.get('log')}")
 
     @task(trigger_rule="none_failed_min_one_success")
     def publish(ti=None) -> str:
-        """Where the model is, whichever task made it."""
+        """Return the path of the model from the task that succeeded."""
         results = ti.xcom_pull(task_ids=["resume", "train"])
         return next(result["checkpoint"] for result in results if result)
 

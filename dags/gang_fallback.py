@@ -1,15 +1,16 @@
-"""A gang that takes what it can get: 8 GPUs, else 4, else 8 of the spot queue.
+"""A gang with alternatives: 8 GPUs, otherwise 4, otherwise 8 in the queue spot.
 
-    train, queue of its document   8 GPUs ── a place within 10 min ──▶ runs
-                                      │ none
+    train, queue of its document   8 GPUs ── admitted within 10 min ──▶ runs
+                                      │ not
                                       ▼
-    the same place in line         8, or 4 GPUs, or 8 of queue spot: the first that fits ──▶ runs
-                                      │ none for 10 min more
+    same position in the queue     8, or 4 GPUs, or 8 of queue spot: the first that fits ──▶ runs
+                                      │ not within 10 min more
                                       ▼
-                                   outcome admission_timeout; the retry goes on waiting with the old age
+                                   outcome admission_timeout; a retry keeps the age of the job
 
-The gang queues once: while it waits for less, it still stands where it stood for the 8. An eviction brings the next
-entry of the list, from the last checkpoint; a preemption has it wait again. `which` says what it came to.
+The gang queues once: while it waits for an alternative, it keeps its position. After an eviction, the job continues
+from the last checkpoint as the next entry of the list. After a preemption, it waits again. `which` prints the entry
+that ran.
 """
 
 from datetime import timedelta
@@ -38,7 +39,7 @@ with DAG(
         overrides={
             f"{WORKER}.replicas": GPUS,
             f"{CONTAINER}.resources.limits": RESOURCES,
-            # The same folder whichever it runs as, so that it goes on from the checkpoints of the last.
+            # All entries use the same folder, so that each continues from the checkpoints of the previous entry.
             f"{CONTAINER}.args[0]": "--model-dir=/tmp/tf-dist/digits/{{ run_id | replace(':', '-') }}",
             f"{CONTAINER}.args[1]": "--steps={{ params.steps }}",
         },
@@ -53,7 +54,7 @@ with DAG(
 
     @task(trigger_rule="all_done")
     def which(ti=None) -> int:
-        """Which entry of the list it ran as; 0: all that it asked for."""
+        """Return the entry of the list that ran; 0 is the original request."""
         outcome = ti.xcom_pull(task_ids="train", key="outcome") or {}
         print(f"{outcome.get('kind')}: fallback {outcome.get('fallback')} ({outcome.get('message')})")
         return outcome.get("fallback", 0)

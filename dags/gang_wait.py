@@ -1,7 +1,7 @@
-"""A job that a controller runs and sensors watch; and a job that is retried after an eviction.
+"""A job that a controller runs and sensors watch, and a job that is retried after an eviction.
 
 `submit` submits the job and does not wait. The sensors wait for its admission and its end in the triggerer, without a
-worker. `interruptible` shows a policy: an evicted job is retried later, one that failed by itself is not.
+worker. `interruptible` shows a retry policy: an evicted job is retried later, a job that failed by itself is not.
 """
 
 from datetime import timedelta
@@ -28,7 +28,7 @@ try:
             ]
         )
     }
-except ImportError:  # before Airflow 3.3: it is tried again after any failure
+except ImportError:  # before Airflow 3.3: the task is retried after any failure
     AFTER_EVICTIONS = {"retry_delay": timedelta(minutes=5)}
 
 ARGS = ["--model-dir=/tmp/tf-dist/digits/$(JOB_UID)", "--steps={{ params.steps }}"]
@@ -45,7 +45,7 @@ with DAG(
         task_id="submit",
         job="../examples/digits/tfjob.yaml",
         args=ARGS,
-        driver="controller",  # tf-dist controller, or a local cluster, which has one
+        driver="controller",  # of tf-dist controller or of a local cluster
         wait_for_completion=False,
     )
     admitted = GangAdmittedSensor(
@@ -55,7 +55,7 @@ with DAG(
         task_id="finished", job_name="{{ ti.xcom_pull('submit')['name'] }}", deferrable=True, timeout=24 * 3600
     )
 
-    # A teardown runs however the others end, and decides nothing: a failure of theirs stays the run's.
+    # A teardown runs after every outcome of the other tasks. If one of them fails, the run still fails.
     clean_up = DeleteTFJobOperator(task_id="clean_up", job_name="{{ ti.xcom_pull('submit')['name'] }}")
     submit >> admitted >> finished >> clean_up.as_teardown(setups=submit)
 

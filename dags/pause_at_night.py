@@ -1,7 +1,7 @@
-"""A long training that leaves its GPUs to others for a night, and continues from its checkpoint with more of them.
+"""A long training that frees its GPUs at night, and continues from its checkpoint with more workers in the morning.
 
-`submit` hands the job over to a controller, under a name that other DAGs and people can use, too. `suspend` ends its
-pods and frees their GPUs; in the morning `scale` and `resume` let it wait for admission with more workers. The program
+`submit` passes the job to a controller, under a name that other DAGs and people can also use. `suspend` ends the pods
+and frees their GPUs. In the morning, `scale` and `resume` let the job wait for admission with more workers. The program
 finds its last checkpoint in the same folder.
 """
 
@@ -26,7 +26,7 @@ with DAG(
     "pause_at_night",
     schedule=None,
     catchup=False,
-    max_active_runs=1,  # the job has one name
+    max_active_runs=1,  # all runs use the same job name
     tags=["tf-dist"],
     doc_md=__doc__,
     params={
@@ -48,7 +48,7 @@ with DAG(
 
     @task
     def end_of_night(params: dict) -> str:
-        """When the GPUs are free again."""
+        """Return the time at which the job may continue."""
         return (datetime.now(UTC) + timedelta(seconds=params["night_seconds"])).isoformat()
 
     morning = DateTimeSensorAsync(task_id="morning", target_time="{{ ti.xcom_pull('end_of_night') }}")

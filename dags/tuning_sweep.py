@@ -1,4 +1,4 @@
-"""Search for the best learning rate: one job for each rate, all in one queue, and the best one wins.
+"""Search for the best learning rate, with one job for each rate. All jobs are in the same queue.
 
 Every job is a gang: it runs with all its replicas or waits for admission, so the jobs of a sweep that is larger than
 the cluster run one after another and never deadlock.
@@ -19,13 +19,13 @@ with DAG(
     params={
         "rates": Param([0.01, 0.05, 0.2], type="array", items={"type": "number"}),
         "steps": Param(1000, type="integer", minimum=1),
-        "queue": Param("default", type="string", description="one that tf-dist queues lists"),
+        "queue": Param("default", type="string", description="a queue that tf-dist queues lists"),
     },
 ):
 
     @task
     def choices(params: dict | None = None) -> list[dict]:
-        """What each job is to be given."""
+        """Return the arguments of each job."""
         steps = f"--steps={params['steps']}"
         return [
             {"args": [MODEL_DIR, steps, f"--learning-rate={rate}"], "labels": {"rate": str(rate)}}
@@ -44,7 +44,7 @@ with DAG(
 
     @task
     def best(results: list[dict], params: dict | None = None) -> dict:
-        """The rate with the highest accuracy."""
+        """Return the rate with the highest accuracy."""
         found = [
             {"rate": rate, "accuracy": result["metrics"]["accuracy"], "checkpoint": result["checkpoint"]}
             for rate, result in zip(params["rates"], results, strict=True)
