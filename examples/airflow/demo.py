@@ -1,6 +1,6 @@
-"""`make demo`: a DAG of dags/ from end to end on this machine, and what came of it.
+"""`make demo`: run a DAG of dags/ on this machine and print its results.
 
-Starts a cluster in this process, and Airflow on SQLite, both in a temporary folder: gone afterwards.
+The script starts a cluster in its process, and Airflow on SQLite. It deletes the temporary folder of both at the end.
 Usage: python examples/airflow/demo.py [DAG], by default digits_retrain.
 """
 
@@ -16,12 +16,12 @@ from pathlib import Path
 from tf_dist.local.embedded import EmbeddedCluster, EmbeddedSettings, write_private_json
 
 DAGS = Path(__file__).resolve().parents[2] / "dags"
-# A line of Airflow's log that is ours; one without a time was printed by a task.
+# A line that tf-dist wrote to Airflow's log. Tasks print lines without a time.
 OURS = re.compile(r"^\S+Z \[\w+ *\] (?P<text>.*?) *\[(?:tf_dist\.airflow|airflow\.task\.operators\.tf_dist)[\w.]*\]")
 TIMED = re.compile(r"^\d{4}-\d\d-\d\dT\S+Z \[")
 TASK = re.compile(r"\[DAG TEST\] starting task_id=(?P<task>\S+)")
 
-# Airflow's command, which ends when this process does, however it ends: no other process would stop it then.
+# Airflow's command. It ends together with this process, even if this process is killed.
 AIRFLOW = """
 import os, runpy, threading
 threading.Thread(target=lambda: (os.read(0, 1), os._exit(1)), daemon=True).start()
@@ -30,7 +30,7 @@ runpy.run_module("airflow", run_name="__main__")
 
 
 def main() -> int:
-    """Run it; Airflow's exit code."""
+    """Run the DAG and return Airflow's exit code."""
     dag = sys.argv[1] if len(sys.argv) > 1 else "digits_retrain"
     with tempfile.TemporaryDirectory(prefix="td-") as scratch:
         print(f"Starting a cluster on this machine, and Airflow, for the DAG {dag} (dags/{dag}.py) …", flush=True)
@@ -45,7 +45,7 @@ def main() -> int:
 
 
 def run(dag: str, scratch: Path, kubeconfig: Path) -> int:
-    """Airflow, as a process; what our tasks say is shown, the rest is kept for when it fails."""
+    """Run Airflow as a process, print the lines of tf-dist's tasks, and keep the full log in case Airflow fails."""
     home = scratch / "airflow"
     home.mkdir()
     environment = os.environ | {
@@ -75,7 +75,7 @@ def run(dag: str, scratch: Path, kubeconfig: Path) -> int:
 
 
 def show(line: str, table: list[str]) -> None:
-    """Print what a task says; what the last one, ``report``, prints is the result."""
+    """Print the lines of a task. The output of the last task, ``report``, is the result."""
     if begun := TASK.search(line):
         print(f"\n== task {begun['task']}", flush=True)
         table.clear()
@@ -86,7 +86,7 @@ def show(line: str, table: list[str]) -> None:
 
 
 def tail(log: Path) -> str:
-    """The end of Airflow's log."""
+    """Return the end of Airflow's log."""
     return "\n".join(log.read_text(errors="replace").splitlines()[-60:])
 
 
