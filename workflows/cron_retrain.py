@@ -1,4 +1,4 @@
-"""Retrain every night. One run at a time: another one waits for the next night rather than ending the first."""
+"""Retrain every night, one run at a time. If a run still trains, the next run is skipped until the following night."""
 
 from hera.workflows import CronWorkflow, Parameter
 from hera.workflows import models as m
@@ -7,7 +7,7 @@ w = CronWorkflow(
     name="digits-nightly",
     schedules=["0 3 * * *"],
     timezone="Etc/UTC",
-    # Replace would end the one that runs without its exit handler.
+    # Replace would end the present run without its exit handler.
     concurrency_policy="Forbid",
     starting_deadline_seconds=3600,
     stop_strategy=m.StopStrategy(expression="cronworkflow.failed >= 3"),

@@ -1,9 +1,9 @@
-"""Retrain, and go to production only with a better model: prepare, train, evaluate, promote; clean up in any case.
+"""Retrain, and promote only a better model: prepare, train, evaluate, promote, and always clean up.
 
-The template that `cron_retrain` and `event_retrain` start. A run that is tried again (`argo retry`) goes on with its
-job and its checkpoint, because both are known by the workflow and the step and by nothing else.
+`cron_retrain` and `event_retrain` start this template. `argo retry` continues the job and its checkpoint, because both
+are identified only by the workflow and the step.
 
-What a script is given comes in its environment: Argo would put anything else into its source, where it is Python.
+Scripts get their values from environment variables. Argo would insert other parameters into the Python source.
 """
 
 from pathlib import Path
@@ -29,7 +29,7 @@ models = ExistingVolume(name="models", claim_name="tf-dist-models", mount_path="
     outputs=[Parameter(name="samples", value_from=m.ValueFrom(path="/tmp/samples"))],
 )
 def prepare():
-    """Put aside what the model will be judged by: the part of the digits that no worker trains on."""
+    """Store the part of the digits that no worker trains on, to evaluate the model later."""
     import os
     import pathlib
 
@@ -77,7 +77,7 @@ train = TFJobStep(
     ],
 )
 def evaluate():
-    """Measure the trained model on what was put aside, and compare it with the one in production."""
+    """Measure the trained model on the stored images, and compare it with the model in production."""
     import os
     import pathlib
 
@@ -103,7 +103,7 @@ def evaluate():
     env=[folder, Env(name="ACCURACY", value="{{inputs.parameters.accuracy}}")],
 )
 def promote():
-    """Make it the model in production, at once: a reader sees the old one or the new one."""
+    """Replace the model in production atomically: readers see the old model or the new model."""
     import os
     import pathlib
 
@@ -123,7 +123,7 @@ with WorkflowTemplate(
     name="digits-retrain",
     entrypoint="retrain",
     service_account_name="tf-dist-argo",
-    # A fresh volume belongs to root; this has it belong to the group of the image's user, for every step.
+    # A new volume belongs to root. This setting gives it to the group of the image's user, for every step.
     security_context=m.PodSecurityContext(fs_group=1000),
     arguments=[
         Parameter(name="image", value="tf-dist/digits:latest"),

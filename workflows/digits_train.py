@@ -1,8 +1,8 @@
-"""Train one model: a single step that is a distributed job.
+"""Train one model in a single step, which is a distributed job.
 
-What to look at while it runs: every replica's lines in the log of the step, the progress from the training steps, and
-the step's output parameters, which are there also when the job failed. Try `argo stop`: its pods are gone in seconds.
-The exit handler is for the day on which no launcher is left that could take the job along.
+While it runs, the log of the step shows the lines of every replica, and the progress shows the training steps. The
+step has output parameters even if the job failed. `argo stop` removes the pods within seconds. The exit handler deletes
+the job if no launcher is left to do so.
 """
 
 from pathlib import Path
@@ -14,17 +14,17 @@ from tf_dist.argo import Input, TFJobStep, cleanup_step
 
 ARGS = "spec.tfReplicaSpecs.Worker.template.spec.containers[0].args"
 
-# The claim that all steps and all replicas see is in storage.yaml, the account in rbac.yaml.
+# storage.yaml has the claim that all steps and replicas mount, and rbac.yaml has the account.
 train = TFJobStep(
     name="train",
     job=Path(__file__).with_name("digits-job.yaml"),
-    # Each value is checked before the job is made, and goes to its place and to no other.
+    # Each value is checked before the job is created, and is inserted only at its path.
     overrides={
         f"{ARGS}[1]": Input("steps", int, default=4000, minimum=1, text="--steps={}"),
         f"{ARGS}[2]": Input("learning-rate", float, default=0.05, minimum=0, text="--learning-rate={}"),
     },
     job_image="{{workflow.parameters.image}}",
-    # The same folder at each try of the step, so that a job that is made anew finds its checkpoint.
+    # All retries of the step use the same folder, so that a new job finds the checkpoint.
     model_dir="/models/digits/{{workflow.uid}}",
     total_steps="{{inputs.parameters.steps}}",
     metric_outputs=["accuracy"],

@@ -1,4 +1,4 @@
-"""Retrain when new data are there: their producer sends an event to Argo's server.
+"""Retrain when new data is available. The producer of the data sends an event to Argo's server:
 
 curl https://ARGO-SERVER/api/v1/events/NAMESPACE/digits -H "Authorization: $ARGO_TOKEN" -d '{"steps": 6000}'
 """

@@ -1,10 +1,10 @@
-"""Decide by how a job ended: go on from its checkpoint after an eviction, tell people after a failure.
+"""Branch on the outcome of a job: continue from its checkpoint after an eviction, notify people after a failure.
 
-The first step bears no disruption and is not tried again, so that the workflow decides what follows: `resume` trains on
-in the same folder, `page` runs for everything else and fails, and with it the workflow.
+The first step tolerates no disruption and is not retried, so that the workflow decides what follows. `resume` continues
+the training in the same folder. `page` runs for all other outcomes and fails, and therefore the workflow fails.
 
-`page` comes after `resume`, not beside it: a workflow ends as its last tasks do, and one that does not run counts as
-the one before it. After `train`, which has failed, the workflow would be Failed though `resume` has succeeded.
+`page` follows `resume`, because the last tasks decide how a workflow ends, and a skipped task counts as the task
+before it. If `page` followed `train`, which has failed, the workflow would be Failed even if `resume` succeeded.
 """
 
 from pathlib import Path
@@ -19,7 +19,7 @@ IMAGE = "{{workflow.parameters.image}}"
 
 
 def training(name: str, **more) -> TFJobStep:
-    """A step that trains in the folder of this workflow, where it finds the checkpoints of the one before."""
+    """Return a step that trains in the folder of this workflow, with the checkpoints of the previous step."""
     return TFJobStep(
         name=name,
         job=Path(__file__).with_name("digits-job.yaml"),
@@ -48,7 +48,7 @@ resume = training("resume", overrides=STEPS)
     ],
 )
 def page():
-    """Tell people: put your pager here."""
+    """Notify people: call your pager here."""
     import os
     import sys
 

@@ -1,16 +1,16 @@
-"""A gang that takes what it can get: 8 GPUs, else 4, else 8 of the spot queue.
+"""A gang with alternatives: 8 GPUs, otherwise 4, otherwise 8 in the queue spot.
 
-    train, queue of its document   8 GPUs ── a place within 10 min ──▶ runs
-                                      │ none
+    train, queue of its document   8 GPUs ── admitted within 10 min ──▶ runs
+                                      │ not
                                       ▼
-    the same place in line         8, or 4 GPUs, or 8 of queue spot: the first that fits ──▶ runs
-                                      │ none for 10 min more
+    same position in the queue     8, or 4 GPUs, or 8 of queue spot: the first that fits ──▶ runs
+                                      │ not within 10 min more
                                       ▼
-                                   outcome admission_timeout; the retry goes on waiting with the old age
+                                   outcome admission_timeout; a retry keeps the age of the job
 
-An eviction brings the next entry of the list, in the same folder; a preemption has it wait again. The output `fallback`
-of `train` says which one ran (0: all that it asked for), and `which` prints it. As the last task it also decides how
-the workflow ends, so it fails where the training has.
+After an eviction, the job continues in the same folder as the next entry of the list. After a preemption, it waits
+again. The output `fallback` of `train` is the entry that ran, with 0 for the original request. `which` prints it. As
+the last task, `which` also decides how the workflow ends, and therefore fails if the training failed.
 """
 
 from pathlib import Path
@@ -51,7 +51,7 @@ train = TFJobStep(
     ],
 )
 def which():
-    """Say which entry of the list it ran as."""
+    """Print the entry of the list that ran."""
     import os
     import sys
 

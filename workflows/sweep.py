@@ -1,6 +1,6 @@
-"""Look for the best learning rate: a job for each, as many at a time as the queue lets in, and the best of them.
+"""Search for the best learning rate, with one job for each rate. The queue decides how many jobs run at a time.
 
-Each item of the loop is a step of its own, so each has its own job, name and folder.
+Each item of the loop is a separate step with its own job, name and folder.
 """
 
 from pathlib import Path
@@ -31,7 +31,7 @@ train = TFJobStep(
     image="{{workflow.parameters.image}}",
     image_pull_policy="IfNotPresent",
     inputs=[Parameter(name="rates"), Parameter(name="results")],
-    # In the environment, where it is text: in the source of a script it would be Python.
+    # Values in the environment are text. In the source of a script, they would be Python.
     env=[
         Env(name="RATES", value="{{inputs.parameters.rates}}"),
         Env(name="RESULTS", value="{{inputs.parameters.results}}"),
@@ -39,7 +39,7 @@ train = TFJobStep(
     outputs=[Parameter(name="best", value_from=m.ValueFrom(path="/tmp/best"))],
 )
 def choose():
-    """Results come in the order of the rates; a job that told nothing counts as nothing."""
+    """Choose the best rate. Results are in the order of the rates, and a missing accuracy counts as 0."""
     import json
     import os
     import pathlib

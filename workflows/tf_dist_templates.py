@@ -1,4 +1,4 @@
-"""The steps of tf-dist for people who write YAML: templates to refer to, with their version in their name.
+"""The steps of tf-dist as templates for workflows in YAML. The name of the templates contains the version:
 
 templateRef: {name: tf-dist-v0.1, template: tf-job}
 
@@ -14,7 +14,7 @@ from hera.workflows import Parameter, WorkflowTemplate
 from tf_dist import __version__
 from tf_dist.argo import IMAGE, TFJobStep, cleanup_step, wait_admitted_step
 
-# Every template takes the image of tf-dist and the account; none: the account of the workflow.
+# Every template accepts the image of tf-dist and the account. The default is the account of the workflow.
 COMMON = [
     Parameter(name="image", default=IMAGE, description="the image of tf-dist"),
     Parameter(name="service-account", default="", description="the account of the step; empty: the workflow's"),

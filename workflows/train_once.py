@@ -1,11 +1,11 @@
-"""Train once for the same data, image and settings: another run with them takes the result of the one before.
+"""Train once for the same data, image and settings. Another run with these values uses the previous result.
 
 Argo remembers the outputs of a step that succeeded, in a ConfigMap in the namespace of its controller, which must be
 allowed to write it there, and does not run the step again for as long as they are young enough. The key holds the
 namespace, as the model is on a volume of that, and all that the model depends on, and so does the folder: a run with
 other settings finds no checkpoint of these.
 
-`argo suspend` gives the job's place back until `argo resume`, from its last checkpoint on.
+`argo suspend` gives up the job's admission. After `argo resume`, the job continues from its last checkpoint.
 """
 
 from pathlib import Path
@@ -56,7 +56,7 @@ train = TFJobStep(
     ],
 )
 def report():
-    """Say what there is now, trained by this run or by one before."""
+    """Print the model, which this run or an earlier run trained."""
     import os
 
     print(f"{os.environ['CHECKPOINT']}: accuracy={os.environ['ACCURACY']}")
