@@ -49,7 +49,7 @@ SHOWN_WITHIN: Final = 10.0
 # that: 600 gangs of 8 pods cost one write each instead of two (``api.gang8_unscheduled``).
 CREATED_WITHIN: Final = 60.0
 # Seconds for each gang that is admitted before this one, if that is longer: the messages of all waiting jobs name the
-# free capacity and change at each resync. So 100,000 waiting jobs cost some 20 writes a second together.
+# free capacity and change at each resync. So 100,000 waiting jobs cost at most 35 writes a second together.
 WAITING_WITHIN_PER_RANK: Final = 0.25
 
 
