@@ -180,7 +180,8 @@ class TestRunning:
 
     @pytest.mark.slow
     def test_pause_at_night(self, where: None, stand_in: Path) -> None:
-        conf = {"steps": 60_000, "night_seconds": 0, "workers": 1}
+        # So many that the job still runs when it is suspended, also on a slow machine.
+        conf = {"steps": 120_000, "night_seconds": 0, "workers": 1}
         found = run(read("pause_at_night", stand_in), run_conf=conf)
         assert set(found.tasks.values()) == {"success"}
         assert found.xcom("scale")["status"] == "Suspended"
