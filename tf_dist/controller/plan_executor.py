@@ -55,12 +55,6 @@ from tf_dist.core.reconciler.tfjob_messages import combined_events, object_event
 from tf_dist.errors import AlreadyExists, ClusterError, Conflict, NotFound, Rejected
 
 _LOG = logging.getLogger(__name__)
-
-
-class _JobIsGone(NotFound):
-    """Nothing was tried, so there is no failure to record."""
-
-
 # Kinds without which no pod of a job can start.
 _NEEDED: Final = (PODS, SERVICES, CONFIG_MAPS, NETWORK_POLICIES)
 _KINDS: Final = {
@@ -70,6 +64,10 @@ _KINDS: Final = {
 
 
 _FormerPods = Callable[[str], list[Object]]
+
+
+class _JobIsGone(NotFound):
+    """Nothing was tried, so there is no failure to record."""
 
 
 class NameConflict(ClusterError):
