@@ -424,6 +424,23 @@ def test_a_try_that_ended_while_it_reported_leaves_no_job(
     assert cluster_site.names() == []
 
 
+@pytest.mark.parametrize("state", ["scheduled", "queued", "up_for_retry", "restarting"])
+def test_a_try_that_airflow_has_given_up_leaves_its_result_to_the_next(
+    operator: MakeOperator, instance: Instance, cluster_site: Site, state: str
+) -> None:
+    instance.state, next_try = state, instance.retry()
+    for one in (instance, next_try):
+        one.set = unknown_try  # type: ignore[method-assign]
+    first = operator(document("echo accuracy=0.5")).execute(instance.context())
+    second = operator(document("echo accuracy=0.5")).execute(next_try.context())
+    assert first["uid"] == second["uid"]
+    assert cluster_site.names() == []
+
+
+def unknown_try(key: str, value: Any) -> None:
+    raise RuntimeError("Task instance not found")
+
+
 class Notes(TFJobCallbacks):
     """What was called."""
 

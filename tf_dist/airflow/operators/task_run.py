@@ -24,6 +24,7 @@ from tf_dist.airflow.jobs.job_ownership import (
 from tf_dist.airflow.jobs.job_request import JobRequest
 from tf_dist.airflow.jobs.job_waiter import JobWaiter, WaitOptions, take_in_thread
 from tf_dist.airflow.jobs.task_identity import (
+    ACTIVE_STATES,
     ENDED_STATES,
     MASK_KEY,
     TaskInstanceKey,
@@ -47,7 +48,7 @@ from tf_dist.core.diagnostics.outcome import Outcome
 from tf_dist.core.model.reasons import OutcomeKind
 from tf_dist.core.model.status import Status
 from tf_dist.core.pipeline.adoption import AdoptionAction
-from tf_dist.core.pipeline.session import DELETED_END, EndCause, OnFinish, task_policy
+from tf_dist.core.pipeline.session import DELETED_END, ENDED, EndCause, OnFinish, task_policy
 from tf_dist.core.pipeline.wait_result import WaitLimits, admission_limit
 from tf_dist.core.pipeline.workflow_stop import JobFate
 from tf_dist.errors import ClusterError, InvalidJob, JobTimeout, NotFound, Problem
@@ -336,9 +337,12 @@ class TaskRun:
     def part(self, job: StoredJob, cause: EndCause, why: str = "") -> bool:
         """Do with the job what the policy of the task says for this end; whether the job was deleted.
 
-        A try that lost the job to another try leaves it alone.
+        A try that lost the job to another try leaves it alone, and so does one that Airflow has given up.
         """
         options, ti, log = self._options, self._ti, self._log
+        if cause in ENDED and options.reattach and (state := self._given_up()):
+            log.warning("%s is left to the next try of this task, which is %s", job.shown, state)
+            return False
         fate = task_policy(
             retried=bool(options.reattach and ti.try_number <= ti.max_tries),
             on_finish=OnFinish(options.on_finish_action),
@@ -363,6 +367,18 @@ class TaskRun:
             what = "deleted" if fate is JobFate.DELETE else "marked"
             log.warning("%s could not be %s: %s", job.shown, what, error)
         return False
+
+    def _given_up(self) -> str | None:
+        """The state of the task if another try of it is to start; None if not, or if Airflow does not answer.
+
+        A scheduler that took this process for lost has made that try already, and takes no result from this one.
+        """
+        try:
+            state = task_state(self._ti, self._ti.get_task_states)
+        except Exception as error:
+            self._log.warning("the state of this task cannot be read: %s", error)
+            return None
+        return None if state in ENDED_STATES | ACTIVE_STATES else state
 
     # What Airflow and its users see
 
