@@ -214,7 +214,7 @@ class WorkQueue(Generic[K]):
                 self._add(key, self._monotonic(), Lane.NORMAL)
 
     def noticed(self, key: K, version: int) -> bool:
-        """Like ``changed``, for a caller that adds the key itself. Returns whether a worker is processing the key."""
+        """Like ``notice``, for a caller that adds the key itself. Returns whether a worker is processing the key."""
         with self._changed:
             if key in self._passes:
                 self._note(key, version, Lane.NORMAL)
