@@ -108,6 +108,60 @@ def test_reads_what_keras_and_estimators_print(line: str, metrics: dict[str, flo
 
 
 @pytest.mark.parametrize(
+    ("line", "metrics"),
+    [
+        # What the tutorials of TensorFlow and Keras print.
+        ("Test accuracy: 0.9799000024795532", {"test_accuracy": 0.9799000024795532}),
+        ("Test loss: 0.0512", {"test_loss": 0.0512}),
+        (
+            "Epoch: 1, accuracy: 0.825670, train_loss: 0.561231.",
+            {"epoch": 1, "accuracy": 0.82567, "train_loss": 0.561231},
+        ),
+        (
+            "Epoch 1, Loss: 0.13, Accuracy: 95.9%, Test Loss: 0.06, Test Accuracy: 97.9%",
+            {"loss": 0.13, "accuracy": 95.9, "test_loss": 0.06, "test_accuracy": 97.9},
+        ),
+        ("Epoch 2 Training loss: 0.4 Validation Acc: 0.9", {"training_loss": 0.4, "validation_acc": 0.9}),
+        ("Validation acc: 0.8732", {"validation_acc": 0.8732}),
+        ("step: 100 | loss: 1.5e-3 | lr: 1e-4", {"step": 100, "loss": 0.0015, "lr": 0.0001}),
+        ("[step 100] loss: 0.5", {"loss": 0.5}),
+        ("INFO:root:loss: 0.5", {"loss": 0.5}),
+        ("2026-11-27 12:00:00,123 - train - INFO - val_loss: 0.5", {"val_loss": 0.5}),
+        ("I1127 12:00:00.123456 140 train.py:44] eval loss: nan", {"eval_loss": math.nan}),
+        ("the mean absolute error: 0.25", {"mean_absolute_error": 0.25}),
+        ("best AUC: 0.9 (epoch 3)", {"best_auc": 0.9}),
+        ("global step: 100", {"global_step": 100}),
+        ("accuracy: \x1b[32m0.9\x1b[0m", {"accuracy": 0.9}),
+        ("loss: 0.5\taccuracy: 0.9", {"loss": 0.5, "accuracy": 0.9}),
+        ("loss: 0.5 lr=0.1", {"loss": 0.5, "lr": 0.1}),
+        ("Learning rate: 1e-3, val/F1 score: 0.5", {"learning_rate": 0.001, "val_f1_score": 0.5}),
+        ("accuracy: tf.Tensor(0.9, shape=(), dtype=float32)", {}),
+        # Measures, but no measurements.
+        ("Error: 404", {}),
+        ("AssertionError: 3", {}),
+        ("Training acc over epoch: 0.84", {}),
+        ("loss: mse", {}),
+        ("loss: 3 files", {}),
+        ("loss: 0.5 seconds", {}),
+        ("loss: 12:30:05", {}),
+        ("lossy: 3", {}),
+        ("gloss: 3", {}),
+        ("http://loss:8080", {}),
+        ("loss:8080/metrics", {}),
+        ("  'loss': 3", {}),
+        ("self.loss: 3", {}),
+        ("def step(loss: 3):", {}),
+        ("I0000 00:00:17957.5 23 op.cc:213] error: 0.5", {}),
+        ("Batch size: 32", {}),
+        ("Frame rate: 25", {}),
+        ("return: 3", {}),
+    ],
+)
+def test_reads_measures_with_a_colon(line: str, metrics: dict[str, float]) -> None:
+    assert dict(Progress().after(line).metrics) == pytest.approx(metrics, nan_ok=True)
+
+
+@pytest.mark.parametrize(
     "line",
     [
         "I0000 00:00:17957.5  23 generator_dataset_op.cc:213] Memory patch applied: M_TRIM_THRESHOLD=128 kb was set.",

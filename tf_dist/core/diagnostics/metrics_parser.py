@@ -1,4 +1,5 @@
-"""Parser of the metrics in replicas' log lines: ``name=value`` as Katib's collector reads it, Keras, estimators.
+"""Parser of the metrics in replicas' log lines: ``name=value`` as Katib's collector reads it, Keras, estimators, and
+``name: value`` where the name is a usual measure of a training.
 
 ``nan`` and ``inf`` are numbers, since a loss that diverged is news. Text that only begins like a number (``10.0.0.1``,
 ``3s``, ``2026-11-27``) is not. Lines of tracebacks, source and libraries have no metrics.
@@ -82,6 +83,21 @@ _MEASURES: Final = re.compile(
     r"loss|acc|accuracy|auc|precision|recall|f1|score|error|mae|mse|rmse|mape|perplexity|ppl|bleu|m?iou|map|lr|[wc]er"
     r"|fid|kl|ndcg|mrr|elbo|bce|psnr|ssim|step|epoch|reward|return|r2|top\d+"
 )
+# ``name: value``, where both ends are clear. Most names before a colon are no metrics, so only measures are taken.
+_COLON_VALUE: Final = re.compile(
+    rf": [ \t]*({_NUMBER}){_END}(?=%?(?:[ \t]*(?:$|[,;|)\]])|\.?[ \t]*$|[ \t]+(?:-[ \t]|\(|[A-Za-z][\w \t]*[:=])))"
+)
+_COLON_NAME: Final = re.compile(r"(?<![\w.'\"/|$@-])[A-Za-z][\w/ -]*$")
+_LONGEST_NAME: Final = 60  # characters
+_QUALIFIERS: Final = re.compile(
+    r"train|training|val|valid|validation|dev|test|testing|eval|evaluation|final|best|mean|avg|average|total|running"
+    r"|absolute|squared|root|log|percentage|cross|entropy|binary|categorical|sparse|f1|macro|micro|top|learning"
+)
+"""The usual words before a measure; they are part of its name."""
+_QUALIFIED: Final = frozenset({"error", "map", "rate", "return", "score"})
+"""Measures only after such a word: ``Error: 404``."""
+_COUNTERS: Final = frozenset({"step", "epoch"})
+"""Measures only at the beginning: ``Training time of an epoch: 3``."""
 # Last words of names that are addresses, identities, limits or dates of a process.
 _NO_MEASURES: Final = re.compile(
     r"ports?|p?pid|[tug]id|fd|errno|lineno|timeout|timestamp|date|datetime|version|exitcode|returncode|rank|threads"
@@ -89,6 +105,7 @@ _NO_MEASURES: Final = re.compile(
 )
 _CLOCKS: Final = re.compile(r"time|ts|start|started|end|created|now|at")
 _WORDS: Final = re.compile(r"[_|/-]")
+_SEPARATORS: Final = re.compile(r"[ _/-]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,14 +271,37 @@ def _metrics(text: str) -> Iterator[tuple[str, float]]:
         yield "loss", float(found[1])
     elif found := _STEP_RATE.search(text):
         yield found[1], float(found[2])
-    elif "=" in text and not _of_library(text) and not _CODE.match(text):
-        yield from _pairs(_outside_calls(text))
+    elif not _of_library(text) and not _CODE.match(text):
+        if ":" in text:
+            yield from _measures(text)
+        if "=" in text:
+            yield from _pairs(_outside_calls(text))
 
 
 def _of_library(text: str) -> bool:
     if _LIBRARY_BEGIN.match(text) or _LIBRARY_FILE.search(text):
         return True
     return any(hint in text for hint in _LIBRARY_HINTS) and _LIBRARY_WORDS.search(text) is not None
+
+
+def _measures(text: str) -> Iterator[tuple[str, float]]:
+    for found in _COLON_VALUE.finditer(text):
+        label = _COLON_NAME.search(text[max(0, found.start() - _LONGEST_NAME) : found.start()])
+        if label is not None and (name := _measure(_SEPARATORS.split(label[0].lower()))):
+            yield name, float(found[1])
+
+
+def _measure(words: Sequence[str]) -> str:
+    """The name of the measure at the end of the words, ``test_accuracy``; "" if there is none."""
+    *before, last = words
+    if not _MEASURES.fullmatch(last) and last != "rate":
+        return ""
+    if last in _COUNTERS:
+        return "" if before not in ([], ["global"]) else "_".join(words)
+    begin = len(before)
+    while begin and _QUALIFIERS.fullmatch(before[begin - 1]):
+        begin -= 1
+    return "" if last in _QUALIFIED and begin == len(before) else "_".join(words[begin:])
 
 
 def _pairs(text: str) -> Iterator[tuple[str, float]]:
