@@ -218,7 +218,16 @@ def new_namespace(cluster: Namespace) -> Iterator[Namespace]:
 
 
 class Nodes:
-    """The nodes of a cluster that is the tests' own; they may stop, lose power, and be cut off."""
+    """The nodes of a cluster that is the tests' own; they may stop, lose power, and be cut off.
+
+    ``tool`` is the program of ``TF_DIST_TEST_NODES``. DIR is the folder of the kubeconfig, PART a process such as
+    ``kubelet``. The program exits with 0 when it is done:
+
+    - ``stop DIR NODE/PART``: sends the signal of the variable ``SIG`` to the process. ``start`` runs it again.
+    - ``node-kill DIR NODE``: kills all processes of the node. ``node-up`` boots the node with the same disk.
+    - ``cut DIR NODE``: disconnects the node from the network. ``heal`` connects it again.
+    - ``exec DIR NODE COMMAND…``: runs a command on the node.
+    """
 
     def __init__(self, tool: str, cluster: Namespace) -> None:
         self._tool, self._folder, self._cluster = tool, str(Path(cluster.kubeconfig).parent), cluster
