@@ -270,7 +270,11 @@ def is_script(file: str) -> bool:
 
 def _no_script(file: str) -> Iterator[Problem]:
     """Problems of a path that is neither a job file nor a script that can run."""
+    from tf_dist.client.yaml_files import is_address
+
     path = Path(file)
+    if path.suffix == ".py" and is_address(file):
+        yield Problem("FILE", f"{file} is an address", "download it, and name the file")
     if os.path.isdir(file):  # false for an empty name
         yield Problem("FILE", f"{file} is a folder", "name the script or the job file in it")
     if not path.is_file() or path.suffix in (".py", *_DOCUMENTS):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -225,6 +226,8 @@ class _Unreadable(Exception):
 def _content(name: str) -> bytes:
     if not name:
         raise _Unreadable("is not the name of a file", "check the path: a variable in it may be empty")
+    if is_address(name):
+        raise _Unreadable("is an address, and only files are read", "download it, and name the file")
     if name == _STDIN and sys.stdin is None:  # what Python has for one that was closed when it started
         raise _Unreadable("is closed", "give it a file: < FILE")
     if name == _STDIN:
@@ -244,6 +247,11 @@ def _content(name: str) -> bytes:
     return data
 
 
+def is_address(name: str) -> bool:
+    """Whether it is a URL instead of a path."""
+    return re.match(r"[A-Za-z][\w+.-]+://", name) is not None and not os.path.exists(name)
+
+
 def _refused(error: OSError) -> tuple[str, str]:
     if isinstance(error, FileNotFoundError):
         return "does not exist", "check the path"
@@ -257,6 +265,8 @@ def _decoded(data: bytes) -> str:
     try:
         return data.decode(encoding)
     except UnicodeDecodeError as error:
+        if b"\0" in data:
+            raise _Unreadable("is a binary file", "name a YAML file with a job") from None
         line = data.count(b"\n", 0, error.start) + 1
         raise _Unreadable(f"is not text in UTF-8 (byte {error.start})", "save it as UTF-8", line) from None
 
