@@ -350,7 +350,7 @@ def _shards(found: Mapping[str, Any]) -> str:
     one, ten = by_size[nodes, waiting], by_size[nodes // 10, waiting // 10]
     head = (f"{nodes:,} nodes, {waiting:,} wait", "one controller", "one of ten")
     names = {
-        "taken_in_s": "read anew after a failover, s",
+        "taken_in_s": "read all gangs after a failover, s",
         "anew_s": "first decision, s",
         "release_ms": "decision after a change, ms",
         "held_mib": "held for those that wait, MiB",
