@@ -85,17 +85,17 @@ class TestTraining:
             assert (reader.folder / ("v1", "other", "pretended")[number]).is_dir()
 
 
-def test_job_file_takes_the_claim(reader: Program) -> None:
+@pytest.mark.parametrize("file", ["claim.yaml", "restricted.yaml"])
+def test_job_file_takes_the_changes_of_the_page(reader: Program, file: str) -> None:
     (words,) = (one for one in map(shlex.split, COMMANDS) if one[0] == "init")
     assert reader(*words).returncode == 0
     job: dict[str, Any] = yaml.safe_load((reader.folder / "job.yaml").read_text())
-    claim = yaml.safe_load(FILES["claim.yaml"])["spec"]
+    added = yaml.safe_load(FILES[file])["spec"]
     for replica in job["spec"]["tfReplicaSpecs"].values():
         spec = replica["template"]["spec"]
         assert {"name": "MODEL_DIR", "value": "/data/model"} in spec["containers"][0]["env"]
-        spec["volumes"] = claim["volumes"]
-        spec["containers"][0] |= claim["containers"][0]
-    found = reader("validate", "--strict", reader.write("claimed.yaml", job))
+        replica["template"]["spec"] = {**spec, **added, "containers": [spec["containers"][0] | added["containers"][0]]}
+    found = reader("validate", "--strict", reader.write("changed.yaml", job))
     assert found.returncode == 0, found.stdout + found.stderr
 
 

@@ -214,6 +214,8 @@ def test_a_pod_that_waits_for_a_volume_names_what_is_missing(message: str, advic
         ('secret "keys" not found', "create the Secret keys in"),
         ("couldn't find key rate in ConfigMap default/settings", "add the key rate to the ConfigMap settings"),
         ("couldn't find key token in Secret default/keys", "add the key token to the Secret keys"),
+        ('container has runAsNonRoot and image will run as root (pod: "a", container: b)', "runAsUser: 1000"),
+        ("container has runAsNonRoot and image has non-numeric user (me), cannot verify user", "runAsUser: 1000"),
     ],
 )
 def test_a_container_that_cannot_be_made_names_what_is_missing(message: str, advice: str) -> None:
@@ -234,6 +236,15 @@ def test_waiting_for_admission_and_never_fitting() -> None:
     )
     never = first(Status(reason="NeverFits", message="needs 64 GPUs"))
     assert (never.level, never.category) == (Level.ERROR, Category.NEVER_FITS)
+
+
+def test_pods_that_a_restricted_namespace_refuses_get_a_security_context() -> None:
+    rule = 'pods "mnist-worker-0" is forbidden: violates PodSecurity "restricted:latest": runAsNonRoot != true'
+    found = first(Status(reason="PodsRejected", message=f"the cluster refuses pods of the gang: {rule}"))
+    assert found.category is Category.REFUSED
+    assert "runAsUser: 1000" in found.resolution
+    other = first(Status(reason="PodsRejected", message="the cluster refuses pods of the gang: no label team"))
+    assert "correct the job" in other.resolution
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,8 @@ def pending_reasons(job: Job, status: Status) -> Iterator[Diagnosis]:
         if "ResourceQuota" in status.message:
             advice = "ask for less or for fewer replicas, or have the ResourceQuota raised"
         found = replace(found, resolution=advice)
+    elif waits is Reason.PODS_REJECTED.row and (known := message_advice(status.message)):
+        found = replace(found, resolution=known)
     yield found
     # In the status, what it waits for now soon overwrites why it lost its admission.
     failure = status.failure
@@ -94,10 +96,18 @@ _NO_KEY: Final = re.compile(r"couldn't find key (\S+) in (ConfigMap|Secret) (?:[
 _NO_KEY_IN_VOLUME: Final = re.compile(r"references non-existent (?:config|secret) key: (\S+)")
 _KINDS: Final = {"configmap": "ConfigMap", "secret": "Secret", "persistentvolumeclaim": "PersistentVolumeClaim"}
 _ATTACHED_ELSEWHERE: Final = "Multi-Attach error"
+_POD_SECURITY: Final = "violates PodSecurity"
+_RUNS_AS_ROOT: Final = "container has runAsNonRoot"  # and an image whose user is root, or has no number
 
 
-def missing_object_advice(message: str) -> str:
-    """What to do about a container that waits for an object, by Kubernetes' message; "" if that names none."""
+def message_advice(message: str) -> str:
+    """What to do about a pod that is refused or cannot start, by Kubernetes' message; "" if the message is unknown."""
+    if _POD_SECURITY in message or _RUNS_AS_ROOT in message:
+        return (
+            "add securityContext to the template: for the pods runAsNonRoot: true, runAsUser: 1000 and seccompProfile: "
+            "{type: RuntimeDefault}, for the containers allowPrivilegeEscalation: false and capabilities: {drop: "
+            "[ALL]}; docs/your-script.md has it as a file"
+        )
     if found := _NOT_FOUND.search(message):
         kind = _KINDS[found[1].lower()]
         optional = "" if kind == "PersistentVolumeClaim" else ", or write optional: true in the template"
@@ -281,7 +291,7 @@ def _of_exit(exit_: Exit | None, said: Sequence[str]) -> tuple[Category, str]:
         return Category.MEMORY, "raise resources.limits.memory of the container, or use a smaller batch"
     if exit_.never_runs:
         category, advice = _of_waiting(exit_.reason)
-        return category, missing_object_advice(exit_.message) or advice
+        return category, message_advice(exit_.message) or advice
     if exit_.start_failed or exit_.code in _START_FAILED:
         return Category.COMMAND, Reason.RUN_CONTAINER_ERROR.row.advice
     if exit_.code == _KILLED:
@@ -369,7 +379,7 @@ def _of_pod(pod: PodView, now: float, logs: Logs, volume: str) -> Iterator[Diagn
         and (why := volume or (pod.waiting[1] if pod.waiting else ""))
         and (pod.created_at is None or now - pod.created_at >= _CREATED_TOGETHER)
     ):
-        advice = missing_object_advice(why) or f"see the events of the volume: kubectl describe pod {pod.name}"
+        advice = message_advice(why) or f"see the events of the volume: kubectl describe pod {pod.name}"
         yield Diagnosis(Level.WARNING, Category.CONFIGURATION, f"{who} waits for a volume", why, advice)
     elif pod.node_silent and not pod.deleting:
         advice = (
@@ -406,7 +416,7 @@ def _of_waiting(reason: str) -> tuple[Category, str]:
 
 def _waiting(pod: PodView, reason: str, message: str) -> Diagnosis:
     category, advice = _of_waiting(reason)
-    advice = missing_object_advice(message) or advice
+    advice = message_advice(message) or advice
     # Nodes differ in the images that they have, and in the registries that they reach.
     evidence = f"on node {pod.node}: {message}" if category is Category.IMAGE and pod.node else message
     if reason == Reason.CRASH_LOOP_BACK_OFF and pod.last_exit is not None:

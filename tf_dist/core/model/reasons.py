@@ -266,7 +266,7 @@ class Reason(StrEnum):
         advice="read the log of the previous attempt: tf-dist logs JOB --previous")
     CREATE_CONTAINER_CONFIG_ERROR = _container("CreateContainerConfigError", _WARNING, Category.CONFIGURATION,
         permanent=True,
-        meaning="a ConfigMap, a Secret or a key of one that a container needs is missing",
+        meaning="a ConfigMap, a Secret or a key of one that a container needs is missing, or its user is not allowed",
         advice="check volumes, config maps and secrets")
     CREATE_CONTAINER_ERROR = _container("CreateContainerError", _WARNING, Category.CONFIGURATION, permanent=True,
         meaning="the container runtime cannot create a container",
