@@ -146,8 +146,10 @@ def test_script_unpacks_with_what_an_image_has(tmp_path: Path, programs: tuple[s
     (spec,) = pod_specs(with_code_archive(TFJob("a", image="x", command=["true"]).to_dict(), archive, "n").document)
     shell, flag, script = spec["initContainers"][0]["command"]
     script = script.replace("/tf-dist/code-parts", str(parts)).replace("/tf-dist/code", str(target))
-    ended = subprocess.run([shell, flag, script], env={"PATH": str(path)}, capture_output=True, text=True, check=False)
-    assert (ended.returncode == 0) is (not told), ended.stderr
+    for _ in range(2):  # a node that boots again runs it again, in the same volume
+        command, env = [shell, flag, script], {"PATH": str(path)}
+        ended = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        assert (ended.returncode == 0) is (not told), ended.stderr
     last = (ended.stderr.splitlines() or [""])[-1]
     assert last.startswith("tf-dist: the code was not unpacked") is bool(told)
     assert told in last
