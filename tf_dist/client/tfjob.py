@@ -208,7 +208,7 @@ class TFJob:
         # Kubernetes expands $(NAME); Python takes a name that begins with - for an option.
         program = inside.as_posix().replace("$(", "$$(")
         program = f"./{program}" if program.startswith("-") or path.suffix != ".py" else program
-        command = ["python", "-u", program] if path.suffix == ".py" else [program]
+        command = ["python3", "-u", program] if path.suffix == ".py" else [program]
         return cls(
             name or _job_name(path),
             image=image or _tensorflow_image(gpus),

@@ -114,7 +114,7 @@ def test_dry_run_prints_the_job_and_starts_nothing(project: Program) -> None:
     assert job["metadata"]["name"] == "first"
     assert {name: spec["replicas"] for name, spec in specs.items()} == {"PS": 1, "Worker": 3}
     assert {one["image"] for one in containers.values()} == {"registry/mine:1"}
-    assert containers["Worker"]["command"] == ["python", "-u", "My_train.py"]
+    assert containers["Worker"]["command"] == ["python3", "-u", "My_train.py"]
     assert containers["Worker"]["args"] == ["--lr=1"]
     assert containers["Worker"]["resources"]["limits"] == {"nvidia.com/gpu": 2}
     assert "resources" not in containers["PS"]

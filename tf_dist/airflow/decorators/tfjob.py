@@ -123,7 +123,7 @@ class TFJobDecoratedOperator(DecoratedOperator, TFJobOperator):
     template_fields: Sequence[str] = ("op_args", "op_kwargs", *TFJobOperator.template_fields)
     shallow_copy_attrs: Sequence[str] = ("python_callable",)
 
-    def __init__(self, *, python_callable: Callable[..., Any], python: str = "python", **kwargs: Any) -> None:
+    def __init__(self, *, python_callable: Callable[..., Any], python: str = "python3", **kwargs: Any) -> None:
         if given := _REFUSED.keys() & kwargs.keys():
             raise InvalidJob([Problem(name, "the function is what runs", _REFUSED[name]) for name in sorted(given)])
         self._source = function_source(python_callable)
