@@ -31,6 +31,7 @@ from tf_dist.client.stored_jobs import StoredJob
 from tf_dist.cluster.api import ALL_LINES, PODS, TFJOBS, LogOptions, Object
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.core.model import names
+from tf_dist.core.model.status import Status
 
 SECONDS = 60
 
@@ -181,6 +182,19 @@ class Silent:
 
     def close(self) -> None:
         pass
+
+
+def test_a_refusal_is_followed_by_what_to_do_once() -> None:
+    view, job = Silent(), stored_job()
+    rule = 'pods "a" is forbidden: violates PodSecurity "restricted:latest"'
+    with JobInformer(job) as informer, MemoryCluster() as cluster:
+        monitor = JobMonitor(cluster, job, view, informer, LogFollower(job.job, lambda *_: FixedStream([]), informer))
+        for reason in ("", "PodsRejected", "PodsRejected"):
+            status = Status(reason=reason, message=f"the cluster refuses pods of the gang: {rule}")
+            monitor.snapshot = monitor.snapshot.with_objects(status, [], job.job)
+            monitor.show([])
+    (said,) = view.said
+    assert said.startswith("what to do: add securityContext")
 
 
 QUIET = 0.05

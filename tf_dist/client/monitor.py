@@ -457,7 +457,7 @@ class JobMonitor:
                     self._view.say(f"no more lines of {item.instance.container}: {item.problem}", "yellow")
 
     def _warn(self, snapshot: JobSnapshot, lines: list[LogLines]) -> None:
-        """Show once why a replica does not start, or does not train well. The user can correct it."""
+        """Show once why a replica does not start or train well, and what helps if the cluster refuses it."""
         logs: dict[str, list[str]] = {}
         for some in lines:
             if some.trains:
@@ -468,6 +468,9 @@ class JobMonitor:
             if one.level is Level.WARNING and key not in self._warned and one.category is not Category.FAILURE:
                 self._warned |= {key}
                 self._view.say(": ".join(filter(None, (one.summary, one.detail, one.resolution))), "yellow")
+            elif one.category is Category.REFUSED and one.resolution not in self._warned:
+                self._warned |= {one.resolution}  # the state of the job says why
+                self._view.say(f"what to do: {one.resolution}", "yellow")
 
     @property
     def has_checkpoint_to_report(self) -> bool:

@@ -37,6 +37,7 @@ def test_every_phase_has_a_diagnosis(phase: Phase) -> None:
         (137, "Error", "", Category.FAILURE, "often by the kernel"),
         (127, "StartError", "not found", Category.COMMAND, "command and args"),
         (1, "Error", "ModuleNotFoundError: No module named 'numpy'", Category.COMMAND, "install it"),
+        (1, "Error", "tf-dist: package a was not installed, see the lines before", Category.CONFIGURATION, "PIP_INDEX"),
         (139, "Error", "", Category.FAILURE, "native code"),
         (143, "Error", "", Category.EVICTION, "who deleted the pod"),
         (3, "Error", "", Category.FAILURE, "tf-dist logs"),
@@ -243,6 +244,8 @@ def test_pods_that_a_restricted_namespace_refuses_get_a_security_context() -> No
     found = first(Status(reason="PodsRejected", message=f"the cluster refuses pods of the gang: {rule}"))
     assert found.category is Category.REFUSED
     assert "runAsUser: 1000" in found.resolution
+    stalled = Status(phase=Phase.PENDING, admission=ADMITTED, last_error=rule)
+    assert "runAsUser: 1000" in first(stalled).resolution
     other = first(Status(reason="PodsRejected", message="the cluster refuses pods of the gang: no label team"))
     assert "correct the job" in other.resolution
 

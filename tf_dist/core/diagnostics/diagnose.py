@@ -43,8 +43,10 @@ class Diagnosis:
 
 
 def _reason_diagnosis(row: Row, summary: str) -> Diagnosis:
-    """A diagnosis from the registry's row of a reason, with this summary."""
-    return Diagnosis(row.level, row.category or Category.FAILURE, summary, resolution=row.advice)
+    """A diagnosis from the registry's row of a reason, with this summary. A refusal may have a better advice."""
+    category = row.category or Category.FAILURE
+    known = message_advice(summary) if category is Category.REFUSED else ""
+    return Diagnosis(row.level, category, summary, resolution=known or row.advice)
 
 
 _WHOLE_CLUSTER: Final = "even the empty cluster has "
@@ -81,8 +83,6 @@ def pending_reasons(job: Job, status: Status) -> Iterator[Diagnosis]:
         if "ResourceQuota" in status.message:
             advice = "ask for less or for fewer replicas, or have the ResourceQuota raised"
         found = replace(found, resolution=advice)
-    elif waits is Reason.PODS_REJECTED.row and (known := message_advice(status.message)):
-        found = replace(found, resolution=known)
     yield found
     # In the status, what it waits for now soon overwrites why it lost its admission.
     failure = status.failure

@@ -41,6 +41,15 @@ _LEGACY_KERAS: Final = (
 
 LOG_RULES: Final = (
     LogRule(
+        texts=("was not installed, see the lines before",),  # what the init container of packages writes
+        category="configuration",
+        summary="cannot install a package",
+        resolution=(
+            "check the name and the version of the package; if pods cannot reach the package index, name one that they "
+            "reach (--env PIP_INDEX_URL=URL), or take an image that has the package"
+        ),
+    ),
+    LogRule(
         texts=("values.PerReplica'>) to a Tensor",),
         category="command",
         summary="trains a model of Keras 3 with MultiWorkerMirroredStrategy, which Keras 3 does not support",
