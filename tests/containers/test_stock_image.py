@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from pathlib import Path
 
 import pytest
+import yaml
 
-from tests.containers.conftest import Namespace
+from tests.containers.conftest import IMAGE, ROOT, Namespace
+from tests.containers.steps import export, run_step
+from tests.waiting import until
+from tf_dist import TFJob
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(600)]
 VARIABLE = "TF_DIST_TEST_TENSORFLOW"
@@ -54,9 +59,11 @@ def batch():
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """The folder of a user."""
-    (tmp_path / "train.py").write_text(SCRIPT)
-    (tmp_path / "data.py").write_text(DATA)
-    return tmp_path
+    made = tmp_path / "mine"
+    made.mkdir()
+    (made / "train.py").write_text(SCRIPT)
+    (made / "data.py").write_text(DATA)
+    return made
 
 
 @pytest.fixture
@@ -68,14 +75,24 @@ def image() -> str:
     return found
 
 
+def code_of(namespace: Namespace) -> list[str]:
+    """The ConfigMaps with code that are in the namespace."""
+    names = [one["metadata"]["name"] for one in namespace.objects("configmaps")]
+    return [name for name in names if "-code-" in name]
+
+
 def test_one_command_trains_a_folder(namespace: Namespace, folder: Path, image: str) -> None:
+    (folder / "vocabulary.bin").write_bytes(os.urandom(7 << 20))  # eight ConfigMaps
+    with (folder / "data.py").open("a") as data:
+        data.write("import os\nprint(f'size={os.path.getsize(\"vocabulary.bin\")}', flush=True)\n")
     options = ("--workers", "2", "--ps", "1", "--image", image, "--kubeconfig", namespace.kubeconfig)
     report = json.loads(namespace.tf_dist("run", str(folder / "train.py"), *options, "-o", "json"))
     assert (report["state"], report["exitCode"]) == ("Succeeded", 0)
     assert report["metrics"]["step"] > 250  # worker 1 may do the last
     assert report["metrics"]["accuracy"] > 0.9
+    assert report["metrics"]["size"] == 7 << 20
     assert "train" not in namespace.jobs()
-    assert not [one for one in namespace.objects("configmaps") if "-code-" in one["metadata"]["name"]]
+    until(lambda: not code_of(namespace), 30, every=0.5)
 
 
 def test_describe_shows_the_accuracy_of_a_submitted_folder(namespace: Namespace, folder: Path, image: str) -> None:
@@ -84,3 +101,81 @@ def test_describe_shows_the_accuracy_of_a_submitted_folder(namespace: Namespace,
     namespace.tf_dist("wait", "submitted", "--timeout", "240")
     namespace.until_shown(("describe", "submitted"), "accuracy", "Succeeded")
     namespace.delete("submitted")
+
+
+def test_restricted_pods_train_a_folder(other: Namespace, folder: Path, image: str) -> None:
+    """In a namespace that admits nothing else, with a root file system that is read-only in addition."""
+    server = json.loads(other.kubectl("version", "-o", "json"))["serverVersion"]
+    if int(server["minor"].rstrip("+")) < 25:
+        pytest.skip("this API server has no Pod Security admission: it is in 1.25 and later")
+    other.kubectl("label", "namespace", other.name, "pod-security.kubernetes.io/enforce=restricted")
+    options = ("--kubeconfig", other.kubeconfig, "-o", "json")
+    refused = other.start_tf_dist("run", str(folder / "train.py"), "--name", "refused", "--image", image, *options)
+    try:
+        other.until_shown(("explain", "refused"), "violates PodSecurity", "runAsUser: 1000", seconds=120)
+    finally:
+        refused.send_signal(signal.SIGINT)
+        said, _ = refused.communicate(timeout=60)
+    assert "violates PodSecurity" in said
+    page = (ROOT / "docs" / "your-script.md").read_text()
+    spec = yaml.safe_load(page.partition('title="restricted.yaml"\n')[2].partition("```")[0])["spec"]
+    (container,) = spec.pop("containers")
+    container["securityContext"]["readOnlyRootFilesystem"] = True
+    del container["name"]
+    job = TFJob.from_script(
+        folder / "train.py", name="restricted", image=image, workers=2, ps=1, pod=spec, container=container
+    )
+    (folder / "job.yaml").write_text(job.to_yaml())
+    report = json.loads(other.tf_dist("run", str(folder / "job.yaml"), *options))
+    assert (report["state"], report["exitCode"]) == ("Succeeded", 0)
+    assert report["metrics"]["accuracy"] > 0.9
+
+
+def test_package_without_a_network_fails_job_and_is_named(namespace: Namespace, folder: Path, image: str) -> None:
+    """The nodes reach no package index."""
+    options = ("--image", image, "--package", "tiny-data==1.0", "--kubeconfig", namespace.kubeconfig)
+    report = json.loads(namespace.tf_dist("run", str(folder / "train.py"), *options, "-o", "json", check=False))
+    assert (report["state"], report["exitCode"]) == ("Failed", 1)
+    assert "package tiny-data==1.0 was not installed" in json.dumps(report)
+
+
+def test_a_step_of_argo_sends_its_folder(namespace: Namespace, folder: Path, image: str, tmp_path: Path) -> None:
+    hera = pytest.importorskip("hera.workflows", reason="Hera is missing: pip install '.[argo]'")
+    from tf_dist.argo import TFJobStep
+
+    export(namespace, tmp_path / "shipped")
+    job = TFJob("train", image=image, command=["python3", "train.py"], workers=2, ps=1)
+    with hera.Workflow(name="step", entrypoint="train") as workflow:
+        TFJobStep(name="train", job=job, code=str(folder), image=IMAGE)
+    (template,) = workflow.to_dict()["spec"]["templates"]
+    outputs = run_step(namespace, template)
+    assert (outputs["outcome"], outputs["status"]) == ("succeeded", "Succeeded")
+    assert json.loads(outputs["metrics"])["accuracy"] > 0.9
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_task_of_airflow_sends_its_folder(
+    namespace: Namespace, folder: Path, image: str, request: pytest.FixtureRequest
+) -> None:
+    pytest.importorskip("airflow", reason="Airflow is missing: pip install '.[airflow]'")
+    request.getfixturevalue("airflow_db")
+    from airflow.sdk import DAG
+
+    from tests.airflow.running import run
+    from tf_dist.airflow import TFJobOperator
+
+    with DAG("folder", schedule=None) as dag:
+        TFJobOperator(
+            task_id="train",
+            image=image,
+            command=["python3", "train.py"],
+            workers=2,
+            ps=1,
+            code=str(folder),
+            namespace=namespace.name,
+            config_file=namespace.kubeconfig,
+        )
+    found = run(dag)
+    assert found.tasks == {"train": "success"}
+    assert found.xcom("train")["metrics"]["accuracy"] > 0.9
+    until(lambda: not code_of(namespace), 30, every=0.5)

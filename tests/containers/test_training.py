@@ -4,16 +4,13 @@ tasks of Airflow."""
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.argo.expressions import substituted
-from tests.argo.launcher.launching import definition
-from tests.containers.conftest import IMAGE, TFJOBS, Namespace, shipped
-from tests.waiting import until
+from tests.containers.conftest import TFJOBS, Namespace, shipped
+from tests.containers.steps import export, run_step
 from tf_dist.argo.launcher.contract import OUTPUTS
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(300)]
@@ -49,52 +46,15 @@ def test_run_reports_job_and_leaves_nothing(namespace: Namespace, tmp_path: Path
 
 
 def test_a_step_of_argo_trains_and_hands_over_its_results(namespace: Namespace, tmp_path: Path) -> None:
-    """The container that ``tf-dist workflows export`` writes, in a pod with the role that it writes, without Argo."""
-    if namespace.kubectl("get", "crd", "workflows.argoproj.io", "--ignore-not-found"):
-        pytest.skip("Argo itself is there: test_argo runs its steps")
-    namespace.run("tf-dist", "workflows", "export", str(tmp_path), "-n", namespace.name, "--image", IMAGE)
-    namespace.kubectl("apply", "-f", str(tmp_path / "rbac.yaml"))
-    workflows = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}
-    workflows |= definition("Workflow", "workflows")
-    namespace.kubectl("apply", "-f", "-", given=yaml.safe_dump(workflows))
-    try:
-        namespace.kubectl("wait", "--for=condition=Established", "crd/workflows.argoproj.io", "--timeout=30s")
-        workflow = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "metadata": {"name": "wf"}}
-        namespace.kubectl("create", "-f", "-", given=yaml.safe_dump(workflow | {"status": {"phase": "Running"}}))
-        uid = namespace.job("wf", "workflows.argoproj.io")["metadata"]["uid"]
-        namespace.kubectl("create", "-f", "-", given=yaml.safe_dump(_step(tmp_path / "tf-dist-templates.yaml", uid)))
-        until(lambda: namespace.pods()["step"]["status"]["phase"] != "Pending", 60, every=0.5)
-        log = namespace.kubectl("logs", "-f", "step")
-        outputs = dict(re.findall(r"^output (\S+)=(.*)$", log, re.MULTILINE))
-        assert outputs.keys() >= OUTPUTS.keys()
-        assert (outputs["outcome"], outputs["status"]) == ("succeeded", "Succeeded")
-        assert float(outputs["metric-accuracy"]) >= ACCURATE
-        assert "model.ckpt-4000" in outputs["checkpoint"]
-        namespace.kubectl("delete", "pod", "step", "--now")
-        namespace.delete(outputs["job"])
-    finally:
-        namespace.kubectl("delete", "crd", "workflows.argoproj.io")
-
-
-def _step(templates: Path, workflow_uid: str) -> dict[str, object]:
-    """The pod that Argo makes of the template ``tf-job``; it prints what it has written for the next step."""
-    found = yaml.safe_load(templates.read_text())["spec"]["templates"]
+    """The template that ``tf-dist workflows export`` writes, with the role that it writes."""
+    export(namespace, tmp_path)
+    found = yaml.safe_load((tmp_path / "tf-dist-templates.yaml").read_text())["spec"]["templates"]
     template = next(one for one in found if one["name"] == "tf-job")
-    inputs = {one["name"]: one.get("default", "") for one in template["inputs"]["parameters"]}
-    scope = {f"inputs.parameters.{name}": value for name, value in {**inputs, "job": shipped("tfjob.yaml")}.items()}
-    scope |= {"workflow.name": "wf", "workflow.uid": workflow_uid, "node.name": "wf.train", "retries": "0"}
-    container = template["container"]
-    arguments = [*container["command"], *(substituted(word, scope) for word in container["args"])]
-    script = '"$@"; code=$?; cd /tf-dist/out; for file in *; do echo "output $file=$(cat $file)"; done; exit $code'
-    image = substituted(container["image"], scope)
-    main = {**container, "name": "main", "image": image, "command": ["sh", "-c", script, "sh"], "args": arguments}
-    spec = {
-        "serviceAccountName": "tf-dist-argo",
-        "restartPolicy": "Never",
-        "containers": [main],
-        "volumes": [{"name": "tf-dist-out", "emptyDir": {}}],
-    }
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "step"}, "spec": spec}
+    outputs = run_step(namespace, template, job=shipped("tfjob.yaml"))
+    assert outputs.keys() >= OUTPUTS.keys()
+    assert (outputs["outcome"], outputs["status"]) == ("succeeded", "Succeeded")
+    assert json.loads(outputs["metrics"])["accuracy"] >= ACCURATE
+    assert "model.ckpt-4000" in outputs["checkpoint"]
 
 
 @pytest.mark.filterwarnings("ignore")
