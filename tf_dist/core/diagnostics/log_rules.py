@@ -41,6 +41,15 @@ _LEGACY_KERAS: Final = (
 
 LOG_RULES: Final = (
     LogRule(
+        texts=('exec: "/bin/sh": stat',),  # as containerd reports it
+        category="command",
+        summary="has no shell",
+        resolution=(
+            "the image has no /bin/sh, with which code is unpacked and packages are installed: use an image that has "
+            "it, or put the code into the image"
+        ),
+    ),
+    LogRule(
         texts=("was not installed, see the lines before",),  # what the init container of packages writes
         category="configuration",
         summary="cannot install a package",
