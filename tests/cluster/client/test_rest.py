@@ -223,6 +223,17 @@ def test_closing_ends_a_pause() -> None:
     assert len(requests) == 1
 
 
+@pytest.mark.parametrize("code", [401, 403])
+def test_a_refusal_after_an_outage_may_pass(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An API server that has just started refuses everybody until it has read the roles."""
+    with saying(b"", *(failure(code) for _ in range(3)), MADE, retries=4) as (client, requests):
+        create(client)
+    assert len(requests) == 5
+    monkeypatch.setattr("tf_dist.cluster.client.transport._STARTING", 0.0)
+    with saying(b"", failure(code), retries=1) as (client, _), pytest.raises(Forbidden):
+        create(client)
+
+
 TAKEN = failure(409, "AlreadyExists")
 
 

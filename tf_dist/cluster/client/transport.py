@@ -14,17 +14,20 @@ from urllib.parse import urlsplit
 import urllib3
 
 from tf_dist import __version__
-from tf_dist.cluster.api_errors import RequestInfo, Unauthorized, error_from_status
+from tf_dist.cluster.api_errors import AdmissionDenied, QuotaExceeded, RequestInfo, Unauthorized, error_from_status
 from tf_dist.cluster.client import connection_pool
 from tf_dist.cluster.client.auth import RefreshingCredentials
 from tf_dist.cluster.client.connection_pool import HttpPool, HttpsPool, OpenConnections
 from tf_dist.cluster.client.retries import RetryPolicy, call_with_retries, fence_seconds_left
 from tf_dist.cluster.client.streams import error_reason, parse_body
-from tf_dist.errors import ClusterError, Rejected, Unavailable
+from tf_dist.errors import ClusterError, Forbidden, Rejected, Unavailable
 
 CONNECT_TIMEOUT: Final = 5.0
 READ_TIMEOUT: Final = 30.0
 _POLL: Final = 0.5  # seconds between two looks at requests that have no time left
+# Seconds after an outage in which a refusal may pass: an API server that has just started refuses everybody until it
+# has read the roles. Informers repeat a request after at most as long a pause.
+_STARTING: Final = 30.0
 _NO_RETRIES: Final = urllib3.Retry(False, redirect=False)
 _HEADERS: Final = {
     "Accept": "application/json",
@@ -81,6 +84,7 @@ class Transport:
         self._called = called
         self._closed = threading.Event()
         self._hurried = False
+        self._unavailable_at = -math.inf  # when a request was last answered with nothing or a server error
         self._sleep = sleep or self._closed.wait
         self._lock = threading.Lock()
         self._connections = OpenConnections(whole)
@@ -132,7 +136,23 @@ class Transport:
         return self._known(request, urllib3.Timeout(connect=CONNECT_TIMEOUT, read=read), whole=False)
 
     def _known(self, request: ApiRequest, timeout: urllib3.Timeout, *, whole: bool) -> urllib3.BaseHTTPResponse:
-        """One attempt; a second one with renewed credentials after a 401, if there are any."""
+        """One attempt; a second one with renewed credentials after a 401, if there are any.
+
+        A refusal soon after an outage is Unavailable.
+        """
+        try:
+            return self._authorized(request, timeout, whole=whole)
+        except Unavailable:
+            self._unavailable_at = time.monotonic()
+            raise
+        except (AdmissionDenied, QuotaExceeded):
+            raise
+        except Forbidden as error:
+            if time.monotonic() - self._unavailable_at >= _STARTING:
+                raise
+            raise Unavailable(f"{error}; the API server may have just started") from error
+
+    def _authorized(self, request: ApiRequest, timeout: urllib3.Timeout, *, whole: bool) -> urllib3.BaseHTTPResponse:
         headers = self._credentials.headers()
         try:
             return self._once(request, headers, timeout, whole=whole)
