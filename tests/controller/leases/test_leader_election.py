@@ -293,6 +293,23 @@ def test_it_looks_again_soon_where_another_was_faster_and_later_where_it_is_aske
     assert one.at(1.0) == 9.0
 
 
+def test_a_leader_keeps_its_lease_though_a_busy_server_asks_for_more_time_than_it_has(stage: Stage) -> None:
+    one, other = stage.cluster(), stage.cluster("other")
+    pause = one.at(0.0)
+    other.at(0.0)
+
+    def busy(_: str) -> None:
+        raise Throttled("too many", after=32.0)
+
+    one.before = other.before = busy
+    pause = one.at(pause)
+    assert other.at(pause) <= 15.0, "nobody waits for longer than a Lease lasts"
+    one.before = lambda _: None
+    one.at(stage.now + pause)
+    assert stage.now < 12.0
+    assert (one.valid, one.elector.epoch) == (True, 1)
+
+
 def test_what_it_may_not_do_it_says_once_and_tries_again(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     one = stage.cluster()
 

@@ -231,7 +231,9 @@ class LeaderElector:
             pause = self._attempt()
             self.problem = None
         except ClusterError as error:
-            pause = max(self._retry_every, (error.after or 0.0) if isinstance(error, Throttled) else 0.0)
+            # A leader that waited as long as a busy server asks would lose its Lease, and list everything again.
+            asked = error.after if isinstance(error, Throttled) and not self.valid() else None
+            pause = max(self._retry_every, min(asked or 0.0, self._duration))
             self._report_problem(error)
         if before or self._held is not None:
             self._recorder.heartbeat(self._held is not None and self.problem is None)
