@@ -26,6 +26,7 @@ from tf_dist.core.model.pods import pod_view
 from tf_dist.core.model.reasons import Category, OutcomeKind
 from tf_dist.core.model.status import outcome_kind
 from tf_dist.core.model.status_codec import load_status
+from tf_dist.core.model.timestamps import format_time, parse_time
 from tf_dist.errors import Unavailable
 
 N2 = "n2"
@@ -282,6 +283,18 @@ def test_a_container_that_its_disruption_ended_is_not_judged_by_its_exit_code(co
     recover(world, 1)
     found = world.status("drained")
     assert (found["phase"], found["disruptions"]) == ("Running", {"EvictionByEvictionAPI": 1}), world.describe()
+
+
+@pytest.mark.parametrize(("ended", "phase"), [(0, "Running"), (-60, "Failed")])
+def test_a_kubelet_whose_clock_is_behind_makes_no_failure_of_a_drain(ended: int, phase: str) -> None:
+    world = begun(TFJOBS, v1("Never"))
+    created = world.memory.get(PODS, "default", "drained-worker-1")["metadata"]["creationTimestamp"]
+    now = parse_time(created)
+    assert now is not None
+    status = disrupted(format_time(now + 300), exitCode=1, finishedAt=format_time(now + 300 + ended - 90))
+    world.set_status("drained-worker-1", {**status, "startTime": format_time(now - 90)})
+    recover(world, 1)
+    assert world.status("drained")["phase"] == phase, world.describe()
 
 
 def test_a_kubelet_whose_clock_is_ahead_postpones_no_answer() -> None:

@@ -294,7 +294,9 @@ def _view(pod: Mapping[str, Any], container: str) -> PodView | None:
     deleting = bool(metadata.get("deletionTimestamp"))
     node = text(mapping(pod.get("spec")).get("nodeName"))
     disruption = _disruption(status, conditions, deleting=deleting, node=node)
-    own = exit_ is not None and phase is PodPhase.FAILED and _own_end(exit_, conditions, deleting=deleting)
+    created, started = parse_time(metadata.get("creationTimestamp")), parse_time(status.get("startTime"))
+    behind = max(0.0, created - started) if created is not None and started is not None else 0.0
+    own = exit_ is not None and phase is PodPhase.FAILED and _own_end(exit_, conditions, behind, deleting=deleting)
     return PodView(
         name=metadata["name"],
         uid=metadata.get("uid", ""),
@@ -312,8 +314,8 @@ def _view(pod: Mapping[str, Any], container: str) -> PodView | None:
         last_exit=_exit((container_status.get("lastState") or {}).get("terminated"))
         or _other_exit(status, "lastState"),
         restarts=_restarts(status),
-        created_at=parse_time(metadata.get("creationTimestamp")),
-        started_at=parse_time(status.get("startTime")),
+        created_at=created,
+        started_at=started,
         running_since=_running_since(container_status, status),
         node=node,
         pinned="" if node else required_node(mapping(pod.get("spec"))),
@@ -402,16 +404,19 @@ def _ended_by_node(status: Mapping[str, Any]) -> bool:
     return reason in EVICTION_REASONS or (reason.startswith(_OUT_OF) and reason != _OUT_OF)
 
 
-def _own_end(exit_: Exit, conditions: Mapping[Any, Mapping[str, Any]], *, deleting: bool) -> bool:
+def _own_end(exit_: Exit, conditions: Mapping[Any, Mapping[str, Any]], behind: float, *, deleting: bool) -> bool:
     """Whether the program ended by itself, although the pod was disrupted: before that, or because it ran out
     of memory.
+
+    ``behind``: seconds by which the kubelet's clock is behind the API server's. A pod that starts before it is created
+    shows them.
     """
     if exit_.out_of_memory:
         return not deleting
     disrupted = parse_time(conditions.get(OTHER_DISRUPTION, {}).get("lastTransitionTime"))
     if exit_.code in _SIGNALLED or exit_.finished_at is None or disrupted is None:
         return False
-    return exit_.finished_at < disrupted - _SKEW
+    return exit_.finished_at + behind < disrupted - _SKEW
 
 
 def _running_since(container: Mapping[str, Any], status: Mapping[str, Any]) -> float | None:
