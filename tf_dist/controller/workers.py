@@ -46,6 +46,8 @@ from tf_dist.errors import ClusterError, Conflict, NotFound, Rejected, Throttled
 _LOG = logging.getLogger(__name__)
 # Failures in a row from which on the job itself reports them: most pass at once, and are worth no write.
 _STALLED_AFTER_FAILURES: Final = 3
+# Seconds for which one line says for all jobs that the server is busy or does not answer.
+_SERVER_LOGGED_EVERY: Final = 60.0
 # And from which on no rule is expected to accept its pods any more, nor a name to become free (about three seconds):
 # files are applied one by one, and what a pod lacks (an account, a priority class) may come a moment later.
 _REJECTED_AFTER_FAILURES: Final = 6
@@ -85,6 +87,7 @@ class Workers:
         self._workers = max(1, context.settings.workers)
         # What was logged last of a job that cannot be reconciled, and of which job: once, and not for each attempt.
         self._logged: dict[JobRef, tuple[str, str]] = {}
+        self._server_logged = -math.inf  # when a failure of the server was logged last
         # When a status was written last, or that job was reconciled first, and its uid.
         self._written: dict[JobRef, tuple[str, float]] = {}
         self._threads: list[threading.Thread] = []
@@ -317,14 +320,25 @@ class Workers:
         self._recorder.reconcile_failed(type(error).__name__ if expected else "defect")
         what = hide_credentials(str(error) if expected else f"{type(error).__name__}: {error}")
         before, self._logged[ref] = self._logged.get(ref), (known.uid, what)
-        level = logging.DEBUG if before == (known.uid, what) else logging.WARNING
+        server = isinstance(error, Throttled | Unavailable)
+        level = logging.DEBUG if before == (known.uid, what) or (server and self._is_logged()) else logging.WARNING
         _LOG.log(level, "%s: %s; again in %.1f s", ref, what, pause, exc_info=None if expected else error)
         hint = getattr(error, "hint", "")
         message = f"{what} ({hint})" if hint else what
         if self._queue.failures(ref) >= _STALLED_AFTER_FAILURES:
             self._report_stalled(ref, error, message)
+        if server:
+            return  # an Event is one more request
         event = EmitEvent("Warning", Reason.RECONCILE_FAILED, message)
         self._events.emit(ref.resource, ref.namespace, known.stored, event)
+
+    def _is_logged(self) -> bool:
+        """Whether a failure of the server, which concerns all jobs, was logged in the last minute."""
+        now = self._monotonic()
+        if now - self._server_logged < _SERVER_LOGGED_EVERY:
+            return True
+        self._server_logged = now
+        return False
 
     def _report_stalled(self, ref: JobRef, error: Exception, message: str) -> None:
         """Report the error in the job's status, and do nothing else for it."""

@@ -17,7 +17,7 @@ from tf_dist.core.dialects.parsing import parse
 from tf_dist.core.model.reasons import Category, Level
 from tf_dist.core.model.status import Phase, Status
 from tf_dist.core.model.status_codec import load_status
-from tf_dist.errors import Unavailable
+from tf_dist.errors import ClusterError, Throttled, Unavailable
 
 FOREIGN = {"metadata": {"name": "mnist-ps-0"}, "spec": {"containers": [{"name": "x", "image": "y"}]}}
 REFUSED = "Pod default/mnist-ps-0 exists already"
@@ -57,6 +57,25 @@ def test_a_job_says_what_the_cluster_refuses_it_again_and_again(world: World) ->
     assert REFUSED in stalled["message"]
     # What printers take for the state is the last one.
     assert world.job()["status"]["conditions"][-1]["type"] != "Stalled"
+
+
+@pytest.mark.parametrize("error", [Throttled("busy", after=1.0), Unavailable("busy")], ids=["busy", "away"])
+def test_what_the_server_refuses_all_jobs_is_one_line_and_no_events(
+    world: World, error: ClusterError, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("one", "two", "three"):
+        world.submit(tfjob(name))
+
+    def busy(verb: str, resource: Resource, *_: Any, **__: Any) -> None:
+        if (verb, resource) == ("create", PODS):
+            raise error
+
+    world.controller = Controller(disturbed(world.memory, busy), clock=world.clock, monotonic=world.clock)
+    tried(world, 5)
+    lines = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len([line for line in lines if "busy" in line]) == 1, lines
+    assert "ReconcileFailed" not in {reason for reason, _ in world.events()}
+    assert "busy" in world.status("one")["lastError"]
 
 
 def test_it_is_the_first_thing_that_an_explanation_says(world: World) -> None:
