@@ -158,6 +158,14 @@ def test_a_wrong_job_is_refused_where_it_is_written() -> None:
         TFJobStep(name="train", job=job("true"), worker=2)
 
 
+def test_job_without_a_name_is_named_like_its_step() -> None:
+    nameless = TFJob(image="mine:1", command=["true"])
+    assert command_line(TFJobStep(name="Train-it", job=nameless)).job["metadata"]["name"] == "train-it"
+    assert "generateName: train-it-" in template(tf_job_resource(nameless, name="Train-it"))["resource"]["manifest"]
+    named = nameless.replace(name="mine")
+    assert command_line(TFJobStep(name="Train-it", job=named)).job["metadata"]["name"] == "mine"
+
+
 def test_code_is_packed_where_the_step_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "train.py").write_text("print(1)")

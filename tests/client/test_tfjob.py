@@ -50,6 +50,13 @@ V1ALPHA1 = {
 }
 
 
+def test_job_without_a_name_can_be_changed() -> None:
+    nameless = TFJob(image="x", command=["true"])
+    assert nameless.replace(name="mine") == TFJob("mine", image="x", command=["true"])
+    changed = TFJob(image="x", command=["true"], workers=3, packages=["tiny==1"])
+    assert nameless.replace(workers=3, packages=["tiny==1"]) == changed
+
+
 def test_the_least_job() -> None:
     parsed = parse(TFJob("a", image="tf", command=["python", "train.py"]).to_dict())
     assert [str(replica) for replica in parsed.job.replicas] == ["worker-0"]

@@ -144,7 +144,7 @@ def test_a_step_of_argo_sends_its_folder(namespace: Namespace, folder: Path, ima
     from tf_dist.argo import TFJobStep
 
     export(namespace, tmp_path / "shipped")
-    job = TFJob("train", image=image, command=["python3", "train.py"], workers=2, ps=1)
+    job = TFJob(image=image, command=["python3", "train.py"], workers=2, ps=1)
     with hera.Workflow(name="step", entrypoint="train") as workflow:
         TFJobStep(name="train", job=job, code=str(folder), image=IMAGE)
     (template,) = workflow.to_dict()["spec"]["templates"]

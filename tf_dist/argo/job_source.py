@@ -16,7 +16,7 @@ from hera.workflows import Parameter
 
 from tf_dist.argo.arguments import is_lone_reference, is_reference, reference_of, refuse_references
 from tf_dist.client.job_files import JobFiles, load_job_files, problem_text, require_valid, without_server_fields
-from tf_dist.client.tfjob import TFJob
+from tf_dist.client.tfjob import TFJob, job_name
 from tf_dist.client.yaml_files import read_yaml_text, to_yaml
 from tf_dist.core.model import names
 from tf_dist.core.model.fieldpath import FieldPath, list_items, mapping
@@ -144,6 +144,11 @@ JobSource = str | os.PathLike[str] | Mapping[str, Any] | TFJob | Parameter
 def is_document(job: JobSource) -> bool:
     """Whether the document is known here. Else the workflow provides it."""
     return not (isinstance(job, Parameter) or is_lone_reference(job))
+
+
+def named_job(job: JobSource, step: str | None) -> JobSource:
+    """The job. A ``TFJob`` without a name gets that of its step."""
+    return job.replace(name=job_name(step)) if isinstance(job, TFJob) and not job.name and step else job
 
 
 def job_documents(job: JobSource, overrides: Sequence[Override] = (), *, way: str) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from hera.workflows import Parameter, Resource
 from hera.workflows import models as m
 
 from tf_dist.argo.arguments import is_lone_reference, merged, reference_problems, reference_text, value_problems
-from tf_dist.argo.job_source import JobSource, code_folder_of, has_fallbacks, job_documents
+from tf_dist.argo.job_source import JobSource, code_folder_of, has_fallbacks, job_documents, named_job
 from tf_dist.argo.launcher import contract
 from tf_dist.argo.step_arguments import ROWS
 from tf_dist.client.yaml_files import to_yaml
@@ -92,6 +92,7 @@ def tf_job_resource(
     values = {"workers": workers, "ps": ps, "admission_timeout": admission_timeout, "startup_timeout": startup_timeout}
     _check(texts, {**values, "wait": wait, "fail_with_job": fail_with_job})
     limit = duration_text(startup_timeout) or ""
+    job = named_job(job, name)
     documents = job_documents(job, way=_WAY)
     if len(documents) > 1:
         hint = "apply the companion objects separately, or use TFJobStep"

@@ -23,7 +23,7 @@ from tf_dist.argo.arguments import (
     use_problems,
     value_problems,
 )
-from tf_dist.argo.job_source import JobSource
+from tf_dist.argo.job_source import JobSource, named_job
 from tf_dist.argo.launcher import contract
 from tf_dist.argo.step_arguments import APART, LAUNCHER, ROWS, check_arguments, grace_seconds, launcher_arguments
 from tf_dist.core.pipeline.run_options import SWITCH, Face, documented
@@ -133,6 +133,7 @@ class TFJobStep(Container):
         """Check the arguments, and make the container."""
         BaseMixin.__post_init__(self)  # type: ignore[no-untyped-call]  # set_class_defaults, before all else
         self.overrides = {} if self.overrides is None else self.overrides
+        self.job = named_job(self.job, self.name)
         check_arguments(self)
         self.args, inputs = launcher_arguments(self, self.name, as_list(self.args))
         patch = {contract.GRACE: grace_seconds(self)}

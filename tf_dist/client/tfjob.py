@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tf_dist.core.model.job import Job
 
 _CONTAINER: Final = "tensorflow"
-_LONGEST_NAME: Final = 40  # characters of a name that is made of a script's
+_LONGEST_NAME: Final = 40  # characters of a name that is made of another
 _CHANGES: Final = ("workers", "ps", "priority_class", "image", "command", "args", "env_vars", "resources", "packages")
 _EVERYWHERE: Final[Mapping[str, Any]] = {"cleanPodPolicy": "Running"}
 
@@ -210,7 +210,7 @@ class TFJob:
         program = f"./{program}" if program.startswith("-") or path.suffix != ".py" else program
         command = ["python3", "-u", program] if path.suffix == ".py" else [program]
         return cls(
-            name or _job_name(path),
+            name or job_name(path.stem),
             image=image or _tensorflow_image(gpus),
             command=command,
             args=args,
@@ -332,7 +332,13 @@ class TFJob:
         read = {name: options_of(RunOptions)[name].read(given[name]) for name in _CHANGES}
         wanted = RunOptions(**read).changes(queue=queue_name)
         places = named_overrides(overrides or {})
-        content = apply_overrides(apply_step_overrides(self._written.content, wanted), places)
+        content = self._written.content
+        own = content["metadata"]
+        nameless = not (own.get("name") or own.get("generateName"))  # a pipeline may name it later
+        content = apply_step_overrides({**content, "metadata": {**own, "name": "job"}} if nameless else content, wanted)
+        if nameless:
+            content = {**content, "metadata": {key: x for key, x in content["metadata"].items() if key != "name"}}
+        content = apply_overrides(content, places)
         if places:
             try:
                 warned = parse(content, strict=False).warnings
@@ -399,9 +405,9 @@ def _given(**values: object) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value}
 
 
-def _job_name(script: Path) -> str:
-    """A job name from the name of a script. It leaves room for the names of the replicas."""
-    return re.sub(r"[^a-z0-9]+", "-", script.stem.lower()).strip("-")[:_LONGEST_NAME].strip("-") or "train"
+def job_name(text: str) -> str:
+    """A job name from the name of a script or a step. It leaves room for the names of the replicas."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:_LONGEST_NAME].strip("-") or "train"
 
 
 def _tensorflow_image(gpus: int) -> str:
