@@ -13,8 +13,12 @@ import pytest
 import yaml
 
 from tests.containers.conftest import IMAGE, LONG, TFJOBS, TRAINER, Namespace, Nodes, new_namespace, small_job, written
+from tests.faces.cases import CASE, CASES, CONTAINERS
+from tests.faces.faces import called, step_outcome
 from tests.waiting import until
 from tf_dist.argo.launcher.contract import OUTPUTS
+from tf_dist.client.connection import connect
+from tf_dist.core.pipeline.run_options import Face
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(600)]
 INSTALL = "TF_DIST_TEST_ARGO"
@@ -360,3 +364,69 @@ def test_retraining_promotes_a_model_every_night(workflows: Workflows) -> None:
     nodes = nodes_of(workflows.succeeded(name, 500))
     assert nodes["promote"]["phase"] == "Succeeded"
     assert float(outputs_of(nodes["evaluate"])["accuracy"]) >= ACCURATE
+
+
+@pytest.fixture(scope="module")
+def cases(workflows: Workflows) -> Iterator[str]:
+    """The name of a workflow that runs all cases of ``tests/faces``, some at a time."""
+    hera = pytest.importorskip("hera.workflows", reason="Hera is missing: pip install '.[argo]'")
+    from tf_dist.argo import TFJobStep
+
+    folder = workflows.folder / "cases"
+    workflows.space.tf_dist("workflows", "export", str(folder), "--volcano-jobs")
+    workflows.space.kubectl("apply", "-f", str(folder / "rbac.yaml"))
+    train = TFJobStep(name="train", job=hera.Parameter(name="job"), image=IMAGE, retry_strategy=None)
+    options: dict[str, Any] = {"service_account_name": "tf-dist-argo", "parallelism": 6}
+    with (
+        hera.Workflow(generate_name="cases-", entrypoint="main", **options) as made,
+        hera.DAG(name="main", fail_fast=False),
+    ):
+        for name in CONTAINERS:
+            train(name=name, arguments={"job": case_file(name), **case_parameters(name)})
+    workflow = workflows.submit(made.to_dict())
+    yield workflow
+    workflows.space.kubectl("delete", WORKFLOWS, workflow)
+
+
+def case_file(name: str) -> str:
+    """The documents of a case, with an image that exists."""
+    case = CASES[name]
+    job = {**case.document, "metadata": {**case.document["metadata"], "labels": {CASE: name}}}
+    text = "\n---\n".join(json.dumps(one) for one in (job, *case.beside))
+    return text.replace('"image": "none"', f'"image": "{TRAINER}", "imagePullPolicy": "IfNotPresent"')
+
+
+def case_parameters(name: str) -> dict[str, str]:
+    """The options of a case as parameters of a step."""
+    given = called(CASES[name], Face.STEP)
+    return {
+        option.replace("_", "-"): f"{value}s" if isinstance(value, int) else json.dumps(value)
+        for option, value in given.items()
+    }
+
+
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_job_ends_as_on_every_face(workflows: Workflows, cases: str, name: str) -> None:
+    case = CASES[name]
+
+    def step() -> dict[str, Any]:
+        return nodes_of(workflows.found(cases)).get(name, {"phase": "none"})
+
+    def running() -> list[dict[str, Any]]:
+        jobs = workflows.space.objects(TFJOBS, "-l", f"{CASE}={name}")
+        return [job for job in jobs if job.get("status", {}).get("tfDist", {}).get("phase") == "Running"]
+
+    if case.meanwhile is not None:
+        until(lambda: bool(running()), 240, every=0.5)
+        connection = connect(workflows.space.kubeconfig)
+        case.meanwhile(connection.cluster, running()[0])
+        connection.close()
+    until(lambda: step()["phase"] in ("Succeeded", "Failed", "Error"), 400, every=1)
+    outputs = outputs_of(step())
+    outcome = step_outcome(outputs)
+    assert (step()["phase"] == "Succeeded") is (outcome["kind"] == "succeeded"), outcome
+    if case.refused:
+        assert outcome["kind"] == "invalid"
+        assert [part for part in case.refused if part not in outcome["message"]] == [], outcome
+        return
+    assert {field: outcome[field] for field in case.ends} == case.ends, outcome

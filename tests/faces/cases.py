@@ -249,3 +249,12 @@ STACK: Final = (
     *("fails-with-metrics", "traceback", "deleted", "evicted", "fallback", "two-problems"),
 )
 """The cases that also run in a whole Airflow, which needs seconds for each task. Its cluster mounts no volumes."""
+
+CONTAINERS: Final = tuple(
+    name
+    for name, case in CASES.items()
+    if STEP in case.faces
+    # Steps and replicas share no folder, and the first process of a container cannot kill itself.
+    and name not in ("code", "restarted", "killed")
+)
+"""The cases that also run in Argo itself, with real containers."""

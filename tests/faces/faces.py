@@ -135,11 +135,16 @@ def as_step(stage: Stage, case: Case, folder: Path) -> Ended:
     out = {path.name: path.read_text() for path in (folder / "out").iterdir() if path.is_file()}
     if out["outcome"] == "invalid":
         return refused(done.stderr.decode() + done.stdout.decode())
+    return Ended(step_outcome(out))
+
+
+def step_outcome(out: Mapping[str, str]) -> dict[str, Any]:
+    """The outcome in the output parameters of a step."""
     numbers = {name: int(out[name]) for name in ("restarts", "disruptions", "preemptions", "fallback")}
     numbers |= {name: int(out[name.replace("_", "-")]) for name in ("gpu_seconds", "lost_gpu_seconds")}
     texts = {name: out[name] for name in ("reason", "message", "replica", "checkpoint")}
     code = int(out["exit-code"]) if out["exit-code"] else None
-    return Ended({"kind": out["outcome"], "exit_code": code, "metrics": json.loads(out["metrics"]), **numbers, **texts})
+    return {"kind": out["outcome"], "exit_code": code, "metrics": json.loads(out["metrics"]), **numbers, **texts}
 
 
 def case_document(case: Case, folder: Path) -> Any:
