@@ -421,7 +421,7 @@ def test_job_ends_as_on_every_face(workflows: Workflows, cases: str, name: str) 
         connection = connect(workflows.space.kubeconfig)
         case.meanwhile(connection.cluster, running()[0])
         connection.close()
-    until(lambda: step()["phase"] in ("Succeeded", "Failed", "Error"), 400, every=1)
+    until(lambda: step()["phase"] in ("Succeeded", "Failed", "Error"), 540, every=1)
     outputs = outputs_of(step())
     outcome = step_outcome(outputs)
     assert (step()["phase"] == "Succeeded") is (outcome["kind"] == "succeeded"), outcome
