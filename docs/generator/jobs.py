@@ -44,7 +44,7 @@ def reasons() -> str:
     return "\n\n".join((f"## Conditions of a TFJob\n\n{conditions}", *parts))
 
 
-_NOTES = {Group.EVENT: "An Event of a job has the reason of the state that it went to, or one of these.\n\n"}
+_NOTES = {Group.EVENT: "The reason of an Event is the reason of the job's new state, or one of these:\n\n"}
 
 
 def _reasons(group: Group, rows: list[Row]) -> str:

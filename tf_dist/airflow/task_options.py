@@ -56,7 +56,10 @@ class TaskOptions(RunOptions):
         "in a file are filled in after YAML has parsed it.",
     )
     kubernetes_conn_id: str | None = option(
-        ANY, "A connection of type ``kubernetes``. The default connection need not exist.", "", DEFAULT_CONNECTION
+        ANY,
+        "A connection of type ``kubernetes``. The default connection does not have to exist.",
+        "",
+        DEFAULT_CONNECTION,
     )
     in_cluster: bool | None = fixed_option(SWITCH, "Use the cluster of the pod in which this process runs.")
     config_file: str | None = option(ANY, "A kubeconfig.")

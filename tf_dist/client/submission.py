@@ -27,7 +27,7 @@ from tf_dist.core.model.names import ANNOTATION_PREFIX, CODE, EMULATED, PACKAGES
 from tf_dist.errors import AlreadyExists, ClusterError, Conflict, Forbidden, InvalidJob, NotFound, Problem
 
 COMPANION_OWNER: Final = f"{ANNOTATION_PREFIX}companion-of"
-"""Annotation of a companion object (ConfigMap, Secret, claim or Service): the job of its file."""
+"""Annotation of a companion object (ConfigMap, Secret, claim or Service): the job in the same file."""
 
 _COMPANION_RESOURCES: Final = (api.CONFIG_MAPS, api.SECRETS, api.PERSISTENT_VOLUME_CLAIMS, api.SERVICES, api.QUEUES)
 _TRIES: Final = 20

@@ -36,7 +36,7 @@ def job_summary(job: StoredJob) -> dict[str, Any]:
 class TFJobHook(BaseHook):
     """The cluster of an Airflow connection. ``client`` has everything that tf-dist does with jobs there.
 
-    :param kubernetes_conn_id: A connection of type ``kubernetes``. The default connection need not exist.
+    :param kubernetes_conn_id: A connection of type ``kubernetes``. The default connection does not have to exist.
     :param in_cluster: Use the cluster of the pod in which this process runs.
     :param config_file: A kubeconfig, instead of the one of the connection.
     :param cluster_context: A context of the kubeconfig, instead of the current one.

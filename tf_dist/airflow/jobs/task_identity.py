@@ -12,18 +12,20 @@ from tf_dist.core.model.names import ANNOTATION_PREFIX, short_hash
 TASK_LABEL: Final = f"{ANNOTATION_PREFIX}airflow-task"
 """Label that Airflow's operator writes on a job: the task instance, the same for all its tries."""
 OWNER_ANNOTATION: Final = f"{ANNOTATION_PREFIX}airflow-owner"
-"""Annotation that Airflow's operator writes on a job: the try that owns the job. Other tries leave it alone."""
+"""Annotation that Airflow's operator writes on a job: the try that owns the job. Other tries do not change the job."""
 INSTANCE_ANNOTATION: Final = f"{ANNOTATION_PREFIX}airflow-task-instance"
-"""Annotation that Airflow's operator writes on a job: the task instance in full. When a user ends it, the job is
-deleted.
+"""Annotation that Airflow's operator writes on a job: the complete task instance. When a user ends the task
+instance, the job is deleted.
 """
 MARKED_FOR_DELETION: Final = f"{ANNOTATION_PREFIX}airflow-given-up-by"
-"""Annotation that Airflow's operator writes on a job: the try that is about to delete it. No later try adopts it."""
+"""Annotation that Airflow's operator writes on a job: the try that will delete the job. Later tries do not adopt
+the job.
+"""
 RESULT_USED: Final = f"{ANNOTATION_PREFIX}airflow-result-taken-by"
-"""Annotation that Airflow's operator writes on a job: the try that reported its success."""
+"""Annotation that Airflow's operator writes on a job: the try that reported the success of the job."""
 MAX_TRIES: Final = f"{ANNOTATION_PREFIX}airflow-max-tries"
-"""Annotation that Airflow's operator writes on a job: ``max_tries`` of the task when its success was reported. A clear
-raises them; a retry does not.
+"""Annotation that Airflow's operator writes on a job: ``max_tries`` of the task when the success of the job was
+reported. A clear raises this number, and a retry does not.
 """
 MASK_KEY: Final = f"{ANNOTATION_PREFIX}airflow-mask-key"
 """Annotation that Airflow's operator writes on a job whose document has secrets: the key of the sealed secrets that its

@@ -45,7 +45,7 @@ def submit(
 ) -> None:
     """Submit jobs and the other objects of their files to a cluster.
 
-    A script becomes a TFJob whose replicas all run it, and its folder goes along.
+    A script becomes a TFJob. All replicas run the script, and its folder is sent with the job.
 
     On the local cluster relative commands run in the folder of the file (annotation tf-dist.dev/workdir).
     """

@@ -78,7 +78,7 @@ def run(
 ) -> None:
     """Run a job and show the state, progress and logs of every replica, and a summary at the end.
 
-    A script becomes a TFJob whose replicas all run it, and its folder goes along.
+    A script becomes a TFJob. All replicas run the script, and its folder is sent with the job.
 
     The job runs on this machine, unless a cluster is named or the command runs in a pod. On a cluster, the job is
     deleted at the end. If no controller leads there, this command leads the namespace until the job ends.

@@ -120,69 +120,72 @@ REPLICA_INDEX: Final = "tf-dist.dev/replica-index"
 ATTEMPT: Final = "tf-dist.dev/attempt"
 """Label of every pod and service of a job: on pods, the attempt of the job, the task and the replica (``2.0.1``)."""
 EMULATED: Final = "tf-dist.dev/emulated"
-"""Label of a node: the machine of an embedded cluster, which stands for as many hosts as its pods ask for."""
+"""Label of a node: the node is the machine of an embedded cluster. Each of its pods counts as on a host of its own."""
 
 SYSTEM_NAMESPACE: Final = "tf-dist-system"  # where the Lease of the cluster's controller is
 
 ANNOTATION_PREFIX: Final = "tf-dist.dev/"
 SUSPEND: Final = "tf-dist.dev/suspend"
-"""Annotation you may set on a job: ``"true"`` suspends it, in formats that have no field for that."""
+"""Annotation you may set on a job: ``"true"`` suspends the job, in formats that have no field for that."""
 RESUME_ATTEMPT: Final = "tf-dist.dev/resume-attempt"
 """Annotation that tf-dist writes: on a job, the attempt that ``tf-dist resume`` has resumed."""
 LEADER: Final = "tf-dist.dev/leader"
-"""Label of a Lease: its holder leads tf-dist's jobs in the cluster, or in the Lease's namespace."""
+"""Label of a Lease: the holder of the Lease leads the jobs of the cluster, or of the Lease's namespace."""
 MIN_WORKERS: Final = "tf-dist.dev/min-workers"
-"""Annotation you may set on a job: the fewest workers it may have, in formats that have no field for that."""
+"""Annotation you may set on a job: the minimum number of workers, in formats that have no field for it."""
 MAX_WORKERS: Final = "tf-dist.dev/max-workers"
-"""Annotation you may set on a job: the most workers it may have, in formats that have no field for that."""
+"""Annotation you may set on a job: the maximum number of workers, in formats that have no field for it."""
 WORKDIR: Final = "tf-dist.dev/workdir"
 """Annotation you may set on a job: the working directory of containers without ``workingDir``, on a local node."""
 CODE: Final = "tf-dist.dev/code"
-"""Annotation you may set on a job: a folder, relative to the file, that is the working directory of its replicas.
-``tf-dist``, Airflow and Argo read it when they submit the job; the cluster does not."""
+"""Annotation you may set on a job: a folder that is sent with the job, as a path relative to the job's file.
+``tf-dist``, Airflow and Argo read the annotation when they submit the job; the controller does not."""
 PACKAGES: Final = "tf-dist.dev/packages"
-"""Annotation you may set on a job: Python packages that its replicas need, separated by spaces, as pip takes them.
-``tf-dist``, Airflow and Argo read it when they submit the job; the cluster does not."""
+"""Annotation you may set on a job: Python packages that the replicas need, in pip's syntax, separated by spaces.
+``tf-dist``, Airflow and Argo read the annotation when they submit the job; the controller does not."""
 TOPOLOGY: Final = "tf-dist.dev/topology"
-"""Annotation you may set on a job: a node label, such as a rack or a zone. All pods go to nodes with the same value
-of it, if capacity is free there."""
+"""Annotation you may set on a job: a node label, such as that of a rack or a zone. All pods go to nodes with the
+same value of this label, if capacity is free there."""
 TOPOLOGY_REQUIRED: Final = "tf-dist.dev/topology-required"
-"""Annotation you may set on a job: ``"true"``: it waits until one value of ``tf-dist.dev/topology`` has capacity."""
+"""Annotation you may set on a job: ``"true"``: the job waits until all pods fit on nodes with the same value
+of ``tf-dist.dev/topology``."""
 QUEUE: Final = "tf-dist.dev/queue"
-"""Label you may set on a job: its queue. tf-dist sets it on admitted pods, too: a pod that outlives its job counts in
-that queue."""
+"""Label you may set on a job: the queue of the job. tf-dist also sets this label on pods, so that a pod that
+outlives its job counts in the queue."""
 GANG_SCHEDULER: Final = "tf-dist.dev/gang-scheduler"
-"""Annotation you may set on a job: the gang scheduler that decides when it starts, ``volcano``, ``coscheduling``,
+"""Annotation you may set on a job: the gang scheduler that decides when the job starts, ``volcano``, ``coscheduling``,
 ``kueue`` or ``workload``."""
 EXPECTED_DURATION: Final = "tf-dist.dev/expected-duration"
-"""Annotation you may set on a job: its expected run time (seconds, or ``1h30m``). A short job may start before a gang
-that has a reservation."""
+"""Annotation you may set on a job: the expected run time of the job (seconds, or ``1h30m``). A short job may
+start before a gang that has a reservation."""
 RECOVERY_TIMEOUT: Final = "tf-dist.dev/recovery-timeout"
-"""Annotation you may set on a job: how long it may lack lost nodes (seconds, or ``5m``) before it continues with fewer
-workers or waits for another admission."""
+"""Annotation you may set on a job: how long the job waits for a node after it lost one (seconds, or ``5m``), before it
+continues with fewer workers or waits for another admission."""
 FALLBACK: Final = "tf-dist.dev/fallback"
-"""Annotation you may set on a job: its alternatives, as a JSON list of changes."""
+"""Annotation you may set on a job: alternatives, as a JSON list of changes to the job."""
 ADMISSION_TIMEOUT: Final = "tf-dist.dev/admission-timeout"
-"""Annotation you may set on a job: the wait after which its fallbacks are tried (seconds, or ``10m``)."""
+"""Annotation you may set on a job: the time after which the job's fallbacks are tried (seconds, or ``10m``)."""
 ON_EVICTION: Final = "tf-dist.dev/on-eviction"
-"""Annotation you may set on a job: what follows an eviction: ``restart``, ``requeue``, ``fail`` or ``fallback``."""
+"""Annotation you may set on a job: what happens after an eviction: ``restart``, ``requeue``, ``fail`` or
+``fallback``."""
 ON_PREEMPTION: Final = "tf-dist.dev/on-preemption"
-"""Annotation you may set on a job: what follows a preemption: ``restart``, ``requeue``, ``fail`` or
+"""Annotation you may set on a job: what happens after a preemption: ``restart``, ``requeue``, ``fail`` or
 ``fallback``."""
 STARTUP_TIMEOUT: Final = "tf-dist.dev/startup-timeout"
-"""Annotation you may set on a job: the time from admission until it must run (seconds, or ``10m``); then it fails."""
+"""Annotation you may set on a job: the time after admission (seconds, or ``10m``) after which a job that does not run
+fails."""
 MAX_DISRUPTIONS: Final = "tf-dist.dev/max-disruptions"
-"""Annotation you may set on a job: the number of disruptions after which it fails."""
+"""Annotation you may set on a job: the maximum number of disruptions. The next disruption fails the job."""
 CHECKPOINT_AT: Final = "tf-dist.dev/checkpoint-at"
-"""Annotation that tf-dist writes: on a job, when a checkpoint was last seen in its logs (RFC 3339). A training that you
-write may set it, too: work since then counts as lost when the job restarts."""
+"""Annotation that tf-dist writes: on a job, the time of the last checkpoint in its logs (RFC 3339). A program may also
+set this annotation. When the job restarts, the work since this time counts as lost."""
 EVALUATOR_IN_CLUSTER: Final = "tf-dist.dev/evaluator-in-cluster"
 """Annotation you may set on a job: ``"true"`` names evaluators in the TF_CONFIG of every replica, as the original
 operators do."""
 
 SERVICES: Final = "tf-dist.dev/services"
-"""Annotation you may set on a job: ``per-job``: a TFJob ``v1`` has one headless Service instead of one per replica.
-``headless``: the Services of a TFJob's replicas are headless, so that names also lead to undeclared ports."""
+"""Annotation you may set on a job: ``per-job``: a TFJob ``v1`` has one headless Service instead of a Service for each
+replica. ``headless``: the Services of the replicas of a TFJob are headless, so that undeclared ports are reachable."""
 
 KEPT_NAME: Final = 40
 """The number of characters of a v1alpha1 job's name in the names of its pods and services."""

@@ -355,7 +355,7 @@ value_option = partial(option, parameter=True)
 
 _RESOURCES: Final = '{"cpu": "2", "nvidia.com/gpu": 1}'
 _DISRUPTIONS: Final = (
-    "``restart`` (the job's own policies), ``requeue`` (it gives up its admission and waits again, with its age), "
+    "``restart`` (the job's own policies), ``requeue`` (it gives up its admission and waits again), "
     "``fail``, ``fallback`` (like ``requeue``; the next fallback is tried first)."
 )
 
@@ -378,13 +378,15 @@ class RunOptions:
     image: str = value_option(
         WORD, "The image of the containers that train.", "registry/trainer:1", "", step="job_image"
     )
-    command: Sequence[str] | None = task_option(WORDS, "Their command, as a list of words.", '["python", "train.py"]')
+    command: Sequence[str] | None = task_option(
+        WORDS, "The command of these containers, as a list of words.", '["python", "train.py"]'
+    )
     args: Sequence[str] | None = task_option(WORDS, "The arguments of the command.", '["--steps=1000"]')
     code: str = option(
         TEXT,
         "A folder that is sent with the job, and is the working directory of the containers that train. On this "
-        "machine it is the folder itself, on a cluster a copy of at most 8 MiB, without the files that "
-        "``.gitignore`` and ``.tfdistignore`` name.",
+        "machine, replicas use the folder itself. On a cluster, they use a copy of at most 8 MiB, without the files "
+        "that match ``.gitignore`` or ``.tfdistignore``.",
         "src",
         "",
         launcher=False,
@@ -404,7 +406,7 @@ class RunOptions:
         '{"RATE": "0.1"}',
     )
     resources: Mapping[str, Any] | None = task_option(
-        QUANTITIES, "Requests of each replica, if the arguments make the job; otherwise of its workers.", _RESOURCES
+        QUANTITIES, "Requests of each worker. Without a document, requests of each replica.", _RESOURCES
     )
     queue_name: str = value_option(WORD, "The gang's queue, instead of the document's.", "research", "")
     priority_class: str = value_option(WORD, "The priority class of the gang.", "high", "")
@@ -423,15 +425,15 @@ class RunOptions:
         POLICIES,
         'Alternatives, in order: ``[{"workers": 4}, {"queue_name": "spot"}]``; each may have '
         "``workers``, ``ps``, ``queue_name``, ``priority_class``, ``image``, ``node_selector``, ``tolerations``, "
-        "``resources``. The gang queues once, with all of them.",
+        "``resources``. The gang waits for all of them at the same time.",
         '[{"workers": 4}]',
     )
-    on_eviction: str | None = option(POLICY, f"What follows an eviction: {_DISRUPTIONS}")
-    on_preemption: str | None = option(POLICY, f"What follows a preemption: {_DISRUPTIONS}")
+    on_eviction: str | None = option(POLICY, f"What happens to the job after an eviction: {_DISRUPTIONS}")
+    on_preemption: str | None = option(POLICY, f"What happens to the job after a preemption: {_DISRUPTIONS}")
     admission_timeout: float | None = value_option(
         SECONDS,
-        "Seconds, or ``10m``, to wait for admission. With ``fallback``, the alternatives are then tried for as long "
-        "again. A retry continues the wait, with the job's age.",
+        "Seconds, or ``10m``, to wait for admission. With ``fallback``, the job then waits for the alternatives "
+        "as well, for the same time. A retry continues to wait with the same job.",
         "10m",
         templated=False,
     )
@@ -449,15 +451,15 @@ class RunOptions:
     )
     driver: DriverChoice = fixed_option(
         CHOICE,
-        "Who runs the job. ``auto``: the controller that leads its namespace. If none leads, the waiting process "
-        "(worker, triggerer, step, command) leads meanwhile. ``controller``: never the waiting process.",
+        "Which process reconciles the job. ``auto``: the controller that leads its namespace. If no controller leads, "
+        "the process that waits for the job (worker, triggerer, step, command). ``controller``: only a controller.",
         "",
         DriverChoice.AUTO,
         choices={one.value: one for one in DriverChoice},
     )
     reattach: bool = fixed_option(
         SWITCH,
-        "Whether a retry continues the job of the previous try, or uses its result. False: it makes another job.",
+        "Whether a retry continues the job of the previous try, or uses its result. False: a retry creates a new job.",
         "",
         True,
         operator="durable",

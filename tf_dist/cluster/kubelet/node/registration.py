@@ -14,7 +14,7 @@ from tf_dist.core.model.timestamps import format_time
 from tf_dist.errors import AlreadyExists, NotFound
 
 NODE_LABEL: Final = "tf-dist.dev/node"
-"""Label of a node: it runs pods as processes."""
+"""Label of a node: the node runs pods as processes."""
 _PRESSURES: Final = (
     ("MemoryPressure", "KubeletHasSufficientMemory"),
     ("DiskPressure", "KubeletHasNoDiskPressure"),
