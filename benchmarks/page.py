@@ -29,55 +29,57 @@ _SUMMARY: Final = (  # a row, one of its peers, and a sentence with both figures
     (
         "driver.decide_100k",
         "1,000 waiting",
-        "A controller admits a new job in {value} while 100,000 gangs wait, and in {peer} while 1,000 do.",
+        "A controller admits a new job in {value} while 100,000 gangs wait, and in {peer} while 1,000 gangs wait.",
     ),
     (
         "api.gang8_unscheduled",
         "the same objects, by 16 threads and no driver",
-        "On a real API server it creates {value}; 16 threads that only write the same objects create {peer}.",
+        "On a real API server, tf-dist creates {value}. A program that only writes the same objects creates {peer}.",
     ),
     (
         "airflow.cpu",
         "the Kubernetes provider's",
-        "1,000 deferred jobs cost Airflow's triggerer {value}; with the Kubernetes provider's operator, {peer}.",
+        "1,000 deferred jobs use {value} in Airflow's triggerer. With the Kubernetes provider, they use {peer}.",
     ),
     (
         "simulate.philly_slowdown",
         "EASY",
-        "On a trace like Philly's, the mean slowdown of jobs is {value}; with EASY backfilling, {peer}.",
+        "On a trace like that of Philly, the mean slowdown of jobs is {value}. With EASY backfilling, it is {peer}.",
     ),
     (
         "simulate.storm_stuck",
         "kube-scheduler, pod by pod",
-        "Of 200 gangs that arrive at once, {value} never finish; with kube-scheduler pod by pod, {peer}.",
+        "Of 200 gangs that arrive at once, {value} never finish. With kube-scheduler, pod by pod, {peer} never finish.",
     ),
 )
 _HEAD: Final = """# Benchmarks
 
 """
 _READING: Final = """
-A *peer* was measured in the same process in the same minute, on the same input. A target limits the value, or its
-ratio to a peer. [Every row](reference/benchmarks.md) has a description, the worst run, and the conditions of the
-measurement. Differences smaller than the spread between runs mean nothing: the time of an admission does not depend
-on the number of waiting gangs, so it may even be shorter with 100,000 of them than with 1,000.
+A *peer* is another program or method that is measured with the same input, in the same process and in the same
+minute. A *target* limits the value, or the ratio of the value to a peer. For each row, the
+[reference](reference/benchmarks.md) has a description, the worst run, and the conditions of the measurement.
+Differences that are smaller than the spread between runs have no meaning. The time of an admission does not depend on
+the number of waiting gangs, so it may be shorter with 100,000 gangs than with 1,000.
 
-`make bench` measures on your machine; it writes `benchmarks/results.json`, and this page from it.
+`make bench` runs the benchmarks on your machine. It writes `benchmarks/results.json`, and generates this page from it.
 """
 _DETAILS: Final = f"""# Rows of the benchmarks
 
-You want to know what a row of [the benchmarks](../benchmarks.md) measures, and under which conditions:
+This page describes what each row of [the benchmarks](../benchmarks.md) measures, and the conditions of the last run:
 
 ```console
 $ make bench
 ```
 
-Each benchmark runs in a process of its own. *Value* is the median of the runs. Work of one thread is measured in
-processor time, so that other work on the machine does not count. Waits for processes, disks and servers are measured
-by the clock. A row's description says where its peer differs.
+Each benchmark runs in its own process. The *value* is the median of the runs. The work of a single thread is measured
+in processor time, so that other work on the machine does not count. Waits for processes, disks and servers are
+measured in elapsed time. If the input of a peer differs, the description of the row mentions this.
 
-*Probe* is the speed of the machine directly before and after: milliseconds for 100,000 numbers through a heap, about
-{PROBE_QUIET} on the quiet machine for which targets in seconds were set. *Load* is the load average of one minute
-before. A commit with a `+` had changes that were not committed.
+The *probe* measures the speed of the machine directly before and after the run. It is the time in milliseconds to push
+100,000 numbers through a heap. On the quiet machine for which the targets in seconds were set, it is about
+{PROBE_QUIET}. The *load* is the load average of the minute before the run. A `+` after a commit means that there were
+uncommitted changes.
 """
 Stored = Mapping[str, Any]
 

@@ -15,28 +15,28 @@ from benchmarks.peers.systems import LEFT_OUT, SYSTEMS, Volcano
 
 RESULTS: Final = Path(__file__).parents[1] / "results-peers.json"
 Stored = dict[str, Any]
-_TITLE: Final = "## Beside other controllers, on one API server\n"
+_TITLE: Final = "## Compared with other controllers, on one API server\n"
 _MEASURED: Final = """
 {spread} Measured on {date} at commit {commit}, in
 turn, each on a fresh control plane with {nodes:,} fake nodes: {versions}; {cpus} CPUs for everything, load {load:g} and
 probe {probe} before. One client creates all jobs and watches them. tf-dist and Kueue have a queue with a quota of CPUs.
 tf-dist creates pods itself and finds nodes for them. Kueue releases Jobs, whose pods the Job controller creates; with
-topology, Kueue finds nodes, too. Kueue runs without webhooks, without leader election, and without its limit of 50
-requests a second, which all favours it. {volcano}The writer follows the same objects with tf-dist's client
-and writes an admission for each job, but no pods.
+topology, Kueue also finds nodes. Kueue runs without webhooks, without leader election, and without its limit of 50
+requests a second. All three settings make Kueue faster. {volcano}The writer follows the same objects with tf-dist's
+client, and writes an admission for each job, but no pods.
 
-{left_out} `make bench-peers` measures on your machine; Go builds the peers from their modules.
+{left_out} `make bench-peers` measures on your machine. Go builds the peers from their modules.
 """
 _VOLCANO: Final = """Volcano runs its controllers and its scheduler, with the settings of its chart and without
-webhooks. Its gangs are admitted once they are in the queue, and its scheduler also binds their pods, which nothing does
-for the others. """
+webhooks. A gang counts as admitted when Volcano has put it in the queue. Volcano's scheduler also binds the pods. For
+the other controllers, no pods are bound. """
 _BINDING: Final = "## Gangs that compete for nodes\n"
 _BOUND: Final = f"""
-{GANGS} gangs come at once to {NODES} nodes with {NODE_CPUS} CPUs, where a third of them have space together. A gang
-that has all its nodes ends after a while, and the next should start. The figures are those of {LIMIT:.0f} s.
-Kubernetes' own gang scheduling is that of the version above, an alpha feature; coscheduling is a plugin of
-kube-scheduler. tf-dist and Kueue are with kube-scheduler, which in the second column does not see the nodes that
-tf-dist has chosen.
+{GANGS} gangs arrive at once on {NODES} nodes with {NODE_CPUS} CPUs each. A third of the gangs fit at the same time. A
+gang that has all its nodes ends after a few seconds, so that the next gang can start. The figures show the first
+{LIMIT:.0f} s. Kubernetes' own gang scheduling is an alpha feature of the version above. Coscheduling is a plugin of
+kube-scheduler. With tf-dist and Kueue, kube-scheduler binds the pods. In the second column, kube-scheduler does not
+see the nodes that tf-dist has chosen.
 """
 
 
