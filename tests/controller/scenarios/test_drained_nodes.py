@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from tests.controller.harness import World, tfjob
+from tests.waiting import until
 from tf_dist.cluster.api import NODES, PODS, Object
+from tf_dist.controller.controller import Controller
 
 
 def add_node(world: World, name: str, cpu: str) -> None:
@@ -135,3 +137,19 @@ def test_a_replica_that_restarts_on_a_cordoned_node_goes_to_another_one() -> Non
     world.settle()
     assert {name: pinned(pod) for name, pod in world.pods().items()} == {"mnist-worker-0": "n1", "mnist-worker-1": "n2"}
     assert world.status()["admission"]["placement"] == {"worker": {"n1": 1, "n2": 1}}
+
+
+def test_waiting_gang_is_admitted_when_its_node_is_uncordoned() -> None:
+    world = World(cpu="2")
+    cordon(world, "n1")
+    driver = Controller(world.memory)
+    driver.start()
+    try:
+        world.submit(tfjob(workers=2, ps=0))
+        until(lambda: world.status().get("message"), 60)
+        assert "admission" not in world.status()
+        raw = world.memory.get(NODES, None, "n1")
+        world.memory.replace(NODES, None, "n1", {**raw, "spec": {}})
+        until(lambda: "admission" in world.status(), 30)
+    finally:
+        driver.stop()
