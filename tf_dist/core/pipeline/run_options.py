@@ -452,7 +452,7 @@ class RunOptions:
     driver: DriverChoice = fixed_option(
         CHOICE,
         "Which process reconciles the job. ``auto``: the controller that leads its namespace. If no controller leads, "
-        "the process that waits for the job (worker, triggerer, step, command). ``controller``: only a controller.",
+        "the process that waits for the job (worker, triggerer, step, command). ``controller``: never this process.",
         "",
         DriverChoice.AUTO,
         choices={one.value: one for one in DriverChoice},
