@@ -9,7 +9,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done)
 BIN := .venv/bin
 
-help: ## What can be made
+help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
 # Where there is an NVIDIA driver, TensorFlow comes with CUDA. tf_keras (Keras 2) asks for a TensorFlow of its own.
@@ -23,20 +23,20 @@ TENSORFLOW = $(if $(wildcard $(NVIDIA_DRIVER)),tensorflow-gpu,tensorflow)
 	.ci/install $(BIN)/python --constraint constraints.txt --no-deps tf_keras
 	@touch $@
 
-install: .venv/installed ## Make .venv with everything in it
+install: .venv/installed ## Create .venv with everything that the other targets need
 
 # What builds images: docker, podman, nerdctl, or any program that takes their `build`.
 ENGINE ?= docker
 IMAGE ?= tf-dist:$(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' tf_dist/__init__.py)
 TRAINER ?= tf-dist/digits:latest
-images: ## Build the images: tf-dist (IMAGE=...), and the one that the examples train in (TRAINER=...)
+images: ## Build two images: tf-dist (IMAGE=...) and the training image of the examples (TRAINER=...)
 	$(ENGINE) build -f deploy/Dockerfile -t $(IMAGE) --build-arg VERSION=$(lastword $(subst :, ,$(IMAGE))) \
 		--build-arg REVISION=$$(git rev-parse HEAD 2>/dev/null) .
 	$(ENGINE) build -t $(TRAINER) examples/digits
 
 HELM ?= $(shell .ci/helm)
 RENDER = $(HELM) template tf-dist deploy/chart --kube-version 1.35
-manifests: .venv/installed ## Write what is made from other files: definitions, deploy/*.yaml, and the reference pages
+manifests: .venv/installed ## Write all generated files: CRDs, deploy/*.yaml and the reference pages
 	$(BIN)/python -m tools.definitions
 	$(RENDER) --namespace tf-dist-system --set createNamespace=true > deploy/tf-dist.yaml
 	$(RENDER) --namespace my-namespace --set 'namespaces={my-namespace},crds.enabled=false' > deploy/tf-dist-namespaced.yaml
@@ -48,10 +48,10 @@ reference: .venv/installed ## Write the reference pages of docs/ from docstrings
 demo: .venv/installed ## Retrain a digit classifier in Airflow: train, evaluate, promote
 	$(BIN)/python examples/airflow/demo.py digits_retrain
 
-demo-job: .venv/installed ## Only train it: 1 parameter server, 2 workers, on your terminal
+demo-job: .venv/installed ## Train it once without Airflow: 1 parameter server, 2 workers
 	$(BIN)/tf-dist run --embedded examples/digits/tfjob.yaml
 
-demo-argo: .venv/installed ## Retrain it in an Argo workflow, where no Argo is installed
+demo-argo: .venv/installed ## Retrain it as an Argo workflow, without an installed Argo
 	$(BIN)/python -m tests.argo.demo
 
 # Tests and benchmarks start Python hundreds of times: let it keep what it has compiled, also where the machine says otherwise.
@@ -63,10 +63,10 @@ test: .venv/installed ## Run the tests; takes minutes
 	$(PYTEST)
 
 test-slow: export TF_DIST_TEST_EXAMPLES := all
-test-slow: .venv/installed ## Run those that take longer: trainings, and long properties
+test-slow: .venv/installed ## Run the slow tests: trainings and long property tests
 	$(PYTEST) -m '(slow or thorough) and not airflow_stack and not cluster'
 
-test-stack: .venv/installed ## Run those in a whole Airflow: scheduler, triggerer, API server
+test-stack: .venv/installed ## Run the tests in a complete Airflow: scheduler, triggerer, API server
 	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -m airflow_stack tests/airflow
 
 test-faults: .venv/installed ## Run 360 generated fault schedules, and 100 from CI_SEED on
@@ -74,39 +74,39 @@ test-faults: .venv/installed ## Run 360 generated fault schedules, and 100 from 
 	$(BIN)/python -m tests.faults --from $(CI_SEED) --count 100
 CI_SEED ?= 1000
 
-test-packages: .venv/installed ## Build sdist and wheel, and try the wheel with extras in empty environments
+test-packages: .venv/installed ## Build sdist and wheel, and test the wheel and its extras in empty environments
 	folder=$$(mktemp -d); .ci/packages $$folder local login argo; status=$$?; rm -rf $$folder; exit $$status
 
-test-clients: .venv/installed ## Run what depends on the official client with other lines of it
+test-clients: .venv/installed ## Run the tests of the official Kubernetes client with its other supported versions
 	.ci/clients 35 37
 
-test-airflow-lines: ## Run what differs between lines of Airflow with the oldest
+test-airflow-lines: ## Run the Airflow tests with the oldest supported version
 	folder=$$(mktemp -d); .ci/airflow-line 3.0 $$folder; status=$$?; rm -rf $$folder; exit $$status
 
-test-newest-python: ## Run the tests on Python 3.13, where it is there
+test-newest-python: ## Run the tests on Python 3.13, if it is installed
 	.ci/newest-python
 
-test-api-server: .venv/installed ## Run test-cluster on the Kubernetes of ../shared, where it is built
+test-api-server: .venv/installed ## Run test-cluster on the Kubernetes of ../shared, if it is built
 	.ci/cluster api
 
-test-nodes: .venv/installed ## Run test-containers on three nodes of ../shared, where it is built
+test-nodes: .venv/installed ## Run test-containers on three nodes of ../shared, if they are built
 	.ci/cluster containers
 
-test-cluster: .venv/installed ## Run those that need a real API server: TF_DIST_TEST_KUBECONFIG, else K3s in Docker
+test-cluster: .venv/installed ## Run the tests that need a real API server: TF_DIST_TEST_KUBECONFIG, or K3s in Docker
 	$(BIN)/pytest -m cluster
 
-test-containers: .venv/installed ## Run those that need real containers: TF_DIST_TEST_CONTAINERS (docs/testing.md)
+test-containers: .venv/installed ## Run the tests that need real containers: TF_DIST_TEST_CONTAINERS (docs/testing.md)
 	$(BIN)/pytest -m containers tests/containers
 
-test-all: test test-slow test-stack test-cluster ## Run all that can run here; takes half an hour
+test-all: test test-slow test-stack test-cluster ## Run all of these tests that can run here; takes half an hour
 
-lint: .venv/installed ## Style, types and import rules
+lint: .venv/installed ## Check style, types and import rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-check: lint test ## All that has to pass
+check: lint test ## Run what has to pass before a commit
 
 .venv/docs-installed: .venv/installed
 	.ci/install $(BIN)/python --constraint constraints.txt --editable '.[docs]'
@@ -115,28 +115,28 @@ check: lint test ## All that has to pass
 docs: .venv/docs-installed ## Build the documentation: site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 
-site-pictures: docs ## Open the site without a network in Chromium, and take pictures of it: site-pictures/
+site-pictures: docs ## Open the site offline in Chromium and take screenshots: site-pictures/
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt playwright
 	$(BIN)/python -m docs.generator.pictures site
 
-bench: .venv/installed ## Measure; writes benchmarks/results.json and docs/benchmarks.md
+bench: .venv/installed ## Run the benchmarks; writes benchmarks/results.json and docs/benchmarks.md
 	$(BIN)/python -m benchmarks
 
-bench-peers: .venv/installed ## Measure tf-dist beside Kueue, which Go builds; half an hour (QUICK=1: ten minutes)
+bench-peers: .venv/installed ## Measure tf-dist beside Kueue, Volcano and others, which Go builds; 80 minutes (QUICK=1: 30)
 	$(BIN)/python -m benchmarks.peers $(if $(QUICK),--quick)
 
-mutants: .venv/installed ## Change the code in 200 places that CI_SEED draws, one at a time: do the tests notice?
+mutants: .venv/installed ## Change the code in 200 places chosen by CI_SEED, one at a time, and run the tests
 	$(BIN)/python -m tests.mutation --seed $(CI_SEED)
 
 soak: .venv/installed ## Run 50,000 generated fault schedules; takes hours
 	TF_DIST_FAULT_RUNS=50000 $(BIN)/pytest -q tests/faults/test_machine.py
 
-fault-mutants: .venv/installed ## Put 40 defects and more into the code, one at a time: the fault machine has to notice
+fault-mutants: .venv/installed ## Insert more than 40 defects, one at a time; the fault machine must detect each
 	$(BIN)/python -m tests.faults.mutants
 
 nightly: CI_SEED := $(shell date +%s)
-nightly: test-slow test-stack fault-mutants mutants ## What takes hours, with seeds that are new each time
+nightly: test-slow test-stack fault-mutants mutants ## Run what takes hours, with new seeds each time
 	$(BIN)/python -m tests.faults --from $(CI_SEED) --count 2000 --keep-going
 
-clean: ## Remove what was made
+clean: ## Remove all built files
 	rm -rf .venv dist build site site-pictures .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
