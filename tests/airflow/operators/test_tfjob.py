@@ -20,6 +20,8 @@ from tf_dist.errors import AlreadyExists, InvalidJob
 pytest.importorskip("airflow", reason="Airflow is missing: pip install '.[airflow]'")
 
 from airflow.sdk import DAG, Asset
+from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
+from airflow.sdk.execution_time.comms import ErrorResponse
 
 from tf_dist.airflow import AdmissionTimeout, JobFailed, TFJob, TFJobCallbacks, TFJobOperator
 from tf_dist.airflow.operators.operator_arguments import BaseTFJobOperator
@@ -424,13 +426,15 @@ def test_a_try_that_ended_while_it_reported_leaves_no_job(
     assert cluster_site.names() == []
 
 
-@pytest.mark.parametrize("state", ["scheduled", "queued", "up_for_retry", "restarting"])
+@pytest.mark.parametrize("state", ["scheduled", "queued", "up_for_retry", "restarting", "running"])
 def test_a_try_that_airflow_has_given_up_leaves_its_result_to_the_next(
     operator: MakeOperator, instance: Instance, cluster_site: Site, state: str
 ) -> None:
     instance.state, next_try = state, instance.retry()
-    for one in (instance, next_try):
-        one.set = unknown_try  # type: ignore[method-assign]
+    if state == "running":  # the next try runs already
+        instance.set = unknown_try  # type: ignore[method-assign]
+    else:
+        instance.set = next_try.set = busy_server  # type: ignore[method-assign]
     first = operator(document("echo accuracy=0.5")).execute(instance.context())
     second = operator(document("echo accuracy=0.5")).execute(next_try.context())
     assert first["uid"] == second["uid"]
@@ -438,7 +442,12 @@ def test_a_try_that_airflow_has_given_up_leaves_its_result_to_the_next(
 
 
 def unknown_try(key: str, value: Any) -> None:
-    raise RuntimeError("Task instance not found")
+    detail = {"status_code": 404, "message": "Server returned error"}
+    raise AirflowRuntimeError(ErrorResponse(error=ErrorType.API_SERVER_ERROR, detail=detail))
+
+
+def busy_server(key: str, value: Any) -> None:
+    raise AirflowRuntimeError(ErrorResponse(error=ErrorType.API_SERVER_ERROR, detail={"status_code": 500}))
 
 
 class Notes(TFJobCallbacks):

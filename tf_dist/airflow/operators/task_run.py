@@ -63,6 +63,7 @@ _TOO_LATE: Final = "the task took longer than its execution_timeout"
 _SLACK: Final = 60.0  # seconds that a trigger has for its own deadline before Airflow ends the deferral
 _FACTS: Final = ("name", "namespace", "uid", "kind")  # of a job, each published as the XCom ``job_…``
 _REPORTED: Final = "tf_dist_reported"  # the key in Airflow's task state store
+_NOT_FOUND: Final = 404  # what Airflow's API server answers about a try that another one has replaced
 _STARTED: Final = {
     AdoptionAction.CREATE: "created",
     AdoptionAction.ADOPT: "adopted: an earlier try created it",
@@ -282,14 +283,10 @@ class TaskRun:
         event = masked(event)  # nothing of it is stored or passed on with a secret in it
         failure, result = payload_error(event), dict(event.get("result") or {})
         self._publish_outcome(payload_outcome(event))
-        if failure is None and self._store is not None:
-            facts = {what: self._published(what) for what in _FACTS}
-            try:
-                self._store.set(_REPORTED, {"max_tries": self._ti.max_tries, "job": facts, "event": dict(event)})
-            except Exception as error:
-                # The outcome of the job is known, and that is what the task is about.
-                self._log.warning("the result is not stored for a possible retry: %s", error)
-        if job is not None and self.part(job, payload_cause(event), event["message"]):
+        known = failure is not None or self._store is None or self._store_result(event)
+        if not known:
+            self._log.warning("the job is left to the next try of this task: Airflow does not know this try any more")
+        if known and job is not None and self.part(job, payload_cause(event), event["message"]):
             self._call("on_job_cleanup", name=job.name, namespace=job.namespace)
         self._call("on_job_completion", result=result, succeeded=failure is None)
         self._operator.result = result
@@ -306,6 +303,18 @@ class TaskRun:
         if code is not None and code in ([skipped] if isinstance(skipped, int) else skipped or ()):
             raise AirflowSkipException(str(failure))
         raise failure
+
+    def _store_result(self, event: Mapping[str, Any]) -> bool:
+        """Store the success for a possible retry. False if Airflow has replaced this try by another one."""
+        facts = {what: self._published(what) for what in _FACTS}
+        try:
+            self._store.set(_REPORTED, {"max_tries": self._ti.max_tries, "job": facts, "event": dict(event)})
+        except Exception as error:
+            # The outcome of the job is known, and that is what the task is about.
+            self._log.warning("the result is not stored for a possible retry: %s", error)
+            detail = getattr(getattr(error, "error", None), "detail", None)
+            return not isinstance(detail, Mapping) or detail.get("status_code") != _NOT_FOUND
+        return True
 
     def trigger_lost(self, error: Exception, *, late: bool) -> None:
         """The trigger ended without an event; ``late``: because the time of the task is over. JobTimeout then."""
