@@ -49,7 +49,7 @@ def _gang(uid: str, *members: PodSet, at: float) -> Gang:
 
 
 def admitter_point(nodes: int, waiting: int) -> dict[str, float]:
-    """A full cluster, a gang of 8 on each node; so many more wait, of 40 shapes. Seconds, milliseconds and MiB."""
+    """A full cluster, a gang of 8 on each node; so many more wait, of 8 shapes. Seconds, milliseconds and MiB."""
     scheduler, eight = Scheduler(), _pods("worker", 8, 8, 1)
     names = [f"node-{number:06}" for number in range(nodes)]
     for name in names:
@@ -59,10 +59,10 @@ def admitter_point(nodes: int, waiting: int) -> dict[str, float]:
         scheduler.put_gang(replace(_gang(f"r{number}", eight, at=_NOW - 10_000), assigned=place))
     scheduler.cycle(_NOW)
     before = resident_mib(os.getpid())
-    shapes = [(_pods("ps", 1, 1 + shape % 4), _pods("worker", 1 + shape % 8, 4, 1)) for shape in range(40)]
+    shapes = [(_pods("ps", 1, 1 + shape % 4), _pods("worker", 1 + shape % 8, 4, 1)) for shape in range(8)]
     begun = time.process_time()
     for number in range(waiting):
-        scheduler.put_gang(_gang(f"p{number}", *shapes[number % 40], at=_NOW + number / 1e4))
+        scheduler.put_gang(_gang(f"p{number}", *shapes[number % 8], at=_NOW + number / 1e4))
     taken_in = time.process_time() - begun
     begun = time.process_time()
     scheduler.cycle(_NOW + 200)
@@ -255,7 +255,7 @@ def _n(value: float) -> str:
 
 
 def _admission(found: Mapping[str, Any]) -> str:
-    head = ("nodes", "waiting", "read, s", "first decision, s", "after a change, ms", "held for those that wait, MiB")
+    head = ("nodes", "waiting", "read, s", "first decision, s", "after a change, ms", "memory for waiting gangs, MiB")
     return _table(
         head,
         (
@@ -353,7 +353,7 @@ def _shards(found: Mapping[str, Any]) -> str:
         "taken_in_s": "read all gangs after a failover, s",
         "anew_s": "first decision, s",
         "release_ms": "decision after a change, ms",
-        "held_mib": "held for those that wait, MiB",
+        "held_mib": "memory for waiting gangs, MiB",
     }
     return _table(head, ([name, _n(one[key]), _n(ten[key])] for key, name in names.items()))
 
