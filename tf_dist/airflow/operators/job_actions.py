@@ -37,9 +37,9 @@ class SubmitTFJobOperator(TFJobOperator):
     """Submits a job and does not wait for it. A controller of the cluster runs the job.
 
     The task returns the ``name``, ``namespace`` and ``uid`` of the job. The job has exactly the name of the argument
-    ``name`` or of the document, so that other tasks, DAGs and people can act on it. With ``generateName``, the cluster
-    appends a few characters. The task fails if another job has the name. A retry finds the job of the previous try. The
-    job continues when the task is cleared or marked failed.
+    ``name`` or of the document, so that other tasks, DAGs and people can act on it. With ``generateName``, a hash of
+    the task instance is appended. The task fails if another job has the name. A retry finds the job of the previous
+    try. The job continues when the task is cleared or marked failed.
 
     The arguments are those of ``TFJobOperator``, except those about the wait.
     """
