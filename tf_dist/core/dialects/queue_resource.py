@@ -114,8 +114,8 @@ class SpecShape(SchemaModel):
     quotas: dict[str, QuotaShape] | None = None
     """Quotas by resource: cpu, memory, nvidia.com/gpu, pods."""
     order: Literal["StrictFIFO", "BestEffortFIFO"] | None = None
-    """StrictFIFO: no job overtakes the head of the queue. BestEffortFIFO, the default: a job that fits now
-    may overtake it, unless that delays the head.
+    """StrictFIFO: no job starts before the first job of the queue. BestEffortFIFO, the default: a job that fits
+    may start earlier, unless that delays a job with a reservation.
     """
     preemption: Literal["Never", "LowerPriority", "Reclaim"] | None = None
     """What its gangs may preempt. LowerPriority: gangs of lower priority in this queue. Reclaim, the default:
