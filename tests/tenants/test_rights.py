@@ -128,4 +128,4 @@ def test_forged_and_deleted_events_disturb_nobody(team: Team, running: Object) -
     for pod in team.pods().values():
         team.nodes.end(pod, 0)
     team.until(lambda: any(event["reason"] == "TFJobSucceeded" for event in team.events()))
-    assert team.memory()["phase"] == "Completed"
+    team.until(lambda: team.memory()["phase"] == "Completed")

@@ -32,6 +32,7 @@ from tf_dist.cluster.api import PODS, TFJOBS, Object, Resource
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.cluster.client.informer import Informer
 from tf_dist.cluster.client.rest import RestCluster
+from tf_dist.cluster.concurrency import ThreadRuntime
 from tf_dist.errors import Forbidden, NotFound, Unavailable
 
 SECONDS = 60
@@ -368,6 +369,30 @@ def test_a_server_that_was_away_for_long_is_asked_for_a_list() -> None:
         asked = ["list", "watch 50", *["watch 51"] * 6, *["watch 52"] * 6, "list", "watch 54"]
         scene.expect(["a@40"], asked)
         assert len(said) == 1
+
+
+def test_a_server_whose_failures_took_long_is_asked_for_a_list() -> None:
+    """Two of them are enough, if each took seconds."""
+
+    class SlowRuntime(ThreadRuntime):
+        """Each failure takes three seconds."""
+
+        def monotonic(self) -> float:
+            return super().monotonic() + 3.0 * failures
+
+    failures = 0
+
+    def count(failed: int) -> float:
+        nonlocal failures
+        failures += 1
+        return 0.0
+
+    def script(s: Scene) -> list[Answer]:
+        begin = [listed(50, s.obj("a", 48)), watched(event("ADDED", s.obj("b", 51)), end=End.CLEAN)]
+        return [*begin, *[Refusal(503)] * 2, listed(54, s.obj("a", 40)), watched()]
+
+    with reflecting(script, pause=count, runtime=SlowRuntime()) as scene:
+        scene.expect(["a@40"], ["list", "watch 50", *["watch 51"] * 2, "list", "watch 54"])
 
 
 def test_an_own_write_outlives_no_server_that_was_set_back_and_has_overtaken_all_that_was_followed() -> None:

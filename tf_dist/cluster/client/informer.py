@@ -7,6 +7,7 @@ nothing. No failure ends the thread. Rules and faults: style-and-libraries refer
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
@@ -27,8 +28,10 @@ _MIN_BACKOFF: Final = 0.1
 _MAX_BACKOFF: Final = 30.0
 # After so many lists in a row that are older than what was seen, the server has been restored to an older state.
 _MAX_STALE_LISTS: Final = 8
-# After so many failures in a row (some 5 s) a server has been away for long enough to come back from a backup.
+# After so many failures in a row, or so many seconds of them, a server has been away for long enough to come back from
+# a backup. A request to a server that starts may take seconds to fail.
 _OUTAGE_FAILURES: Final = 6
+_OUTAGE_SECONDS: Final = 5.0
 # The backoff for a kind that is not served begins as after so many failures.
 _NOT_SERVED_FAILURES: Final = 5
 
@@ -109,6 +112,7 @@ class Informer:
         self._version = ""  # the newest that was seen
         self._resume = ""  # where to watch from; "": list first
         self._failures = 0
+        self._failing_since = math.inf  # when the first of these failures was
         self._expiries = 0  # how many watches in a row have expired (410) at once
         self._older_lists = 0
         self._listed = runtime.event()
@@ -238,7 +242,8 @@ class Informer:
                 self._refused(error)
             except ClusterError as error:
                 self._again(type(error).__name__, error)
-                if self._failures == _OUTAGE_FAILURES:
+                lasted = self._runtime.monotonic() - self._failing_since
+                if self._failures == _OUTAGE_FAILURES or lasted >= _OUTAGE_SECONDS:
                     # Its versions may be newer than ours again, and then no watch shows what it has lost.
                     self._resume = ""
             except Exception as error:
@@ -252,6 +257,8 @@ class Informer:
         """
         if self._stopped.is_set():
             return
+        if self._failures == 0:
+            self._failing_since = self._runtime.monotonic()
         if problem is not None and str(problem) != str(self.problem):
             _LOG.warning("failed to list and watch: resource=%s error=%s", self.resource.label, problem)
         self.problem = problem
