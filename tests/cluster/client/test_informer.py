@@ -371,6 +371,16 @@ def test_a_server_that_was_away_for_long_is_asked_for_a_list() -> None:
         assert len(said) == 1
 
 
+def test_a_busy_server_is_not_asked_for_a_list() -> None:
+    """It answers, so it was not away, and a list is what costs it most."""
+
+    def script(s: Scene) -> list[Answer]:
+        return [listed(50, s.obj("a", 48)), *[Refusal(429)] * 8, watched(event("MODIFIED", s.obj("a", 51)))]
+
+    with reflecting(script) as scene:
+        scene.expect(["a@51"], ["list", *["watch 50"] * 9])
+
+
 def test_a_server_whose_failures_took_long_is_asked_for_a_list() -> None:
     """Two of them are enough, if each took seconds."""
 

@@ -243,7 +243,8 @@ class Informer:
             except ClusterError as error:
                 self._again(type(error).__name__, error)
                 lasted = self._runtime.monotonic() - self._failing_since
-                if self._failures == _OUTAGE_FAILURES or lasted >= _OUTAGE_SECONDS:
+                away = self._failures >= _OUTAGE_FAILURES or lasted >= _OUTAGE_SECONDS
+                if away and not isinstance(error, Throttled):  # a server that answers so is there, and has enough to do
                     # Its versions may be newer than ours again, and then no watch shows what it has lost.
                     self._resume = ""
             except Exception as error:
