@@ -283,10 +283,10 @@ class TaskRun:
         event = masked(event)  # nothing of it is stored or passed on with a secret in it
         failure, result = payload_error(event), dict(event.get("result") or {})
         self._publish_outcome(payload_outcome(event))
-        known = failure is not None or self._store is None or self._store_result(event)
-        if not known:
-            self._log.warning("the job is left to the next try of this task: Airflow does not know this try any more")
-        if known and job is not None and self.part(job, payload_cause(event), event["message"]):
+        replaced = failure is None and self._store is not None and not self._store_result(event)
+        if replaced:
+            self._log.warning("the job is left to the next try of this task: Airflow has replaced this try")
+        if job is not None and not replaced and self.part(job, payload_cause(event), event["message"]):
             self._call("on_job_cleanup", name=job.name, namespace=job.namespace)
         self._call("on_job_completion", result=result, succeeded=failure is None)
         self._operator.result = result
