@@ -303,7 +303,7 @@ def test_a_leader_keeps_its_lease_though_a_busy_server_asks_for_more_time_than_i
 
     one.before = other.before = busy
     pause = one.at(pause)
-    assert other.at(pause) <= 15.0, "nobody waits for longer than a Lease lasts"
+    assert other.at(pause) <= 15.0, "a candidate waits one Lease duration at most"
     one.before = lambda _: None
     one.at(stage.now + pause)
     assert stage.now < 12.0

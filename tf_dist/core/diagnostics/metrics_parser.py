@@ -83,7 +83,7 @@ _MEASURES: Final = re.compile(
     r"loss|acc|accuracy|auc|precision|recall|f1|score|error|mae|mse|rmse|mape|perplexity|ppl|bleu|m?iou|map|lr|[wc]er"
     r"|fid|kl|ndcg|mrr|elbo|bce|psnr|ssim|step|epoch|reward|return|r2|top\d+"
 )
-# ``name: value``, where both ends are clear. Most names before a colon are no metrics, so only measures are taken.
+# The value of ``name: value``. Most names before a colon do not belong to metrics, so only usual measures are read.
 _COLON_VALUE: Final = re.compile(
     rf": [ \t]*({_NUMBER}){_END}(?=%?(?:[ \t]*(?:$|[,;|)\]])|\.?[ \t]*$|[ \t]+(?:-[ \t]|\(|[A-Za-z][\w \t]*[:=])))"
 )
