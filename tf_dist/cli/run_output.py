@@ -144,20 +144,24 @@ def show_summary(result: Result, kept: str) -> None:
     output.line()
     output.line(f"{output.styled(snapshot.job.key.name, 'bold')}: {output.styled(result.state, style)}")
     progress = snapshot.result
-    for name, value in sorted(progress.metrics.items(), key=lambda item: (item[0] != "accuracy", item[0])):
-        _fact(name, format_number(value))
-    _fact("checkpoint", progress.checkpoint)
-    _fact("duration", format_duration(result.seconds))
-    _fact("restarts", _restarts(result.restarts))
-    _fact("disruptions", disruption_counts(snapshot.status.disruptions))
-    _fact("usage", usage_text(snapshot.status.usage))
-    _fact("kept in", kept)
+    facts = [
+        *((name, format_number(progress.metrics[name])) for name in sorted(progress.metrics, key=_accuracy_first)),
+        ("checkpoint", progress.checkpoint),
+        ("duration", format_duration(result.seconds)),
+        ("restarts", _restarts(result.restarts)),
+        ("disruptions", disruption_counts(snapshot.status.disruptions)),
+        ("usage", usage_text(snapshot.status.usage)),
+        ("kept in", kept),
+    ]
+    width = max(12, *(len(name) + 1 for name, value in facts if value))
+    for name, value in facts:
+        if value:
+            output.line(f"  {name + ':':<{width}} {value}")
     show_findings(result.findings)
 
 
-def _fact(name: str, value: str) -> None:
-    if value:
-        output.line(f"  {name + ':':<12} {value}")
+def _accuracy_first(name: str) -> tuple[bool, str]:
+    return name != "accuracy", name
 
 
 def _restarts(causes: Mapping[str, int]) -> str:
