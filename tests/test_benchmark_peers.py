@@ -77,6 +77,20 @@ def test_table_shows_median_and_spread_of_turns() -> None:
     assert (table.section({}), table.details({})) == ("", "")
 
 
+def test_table_says_in_which_rows_tf_dist_is_ahead_and_behind() -> None:
+    mine = {"backlog": (100.0, 90.0), "turns": (30.0, 20.0), "cold.first": (2.0, 1.8)}
+    kueue = {"backlog": (80.0, 70.0), "turns": (35.0, 25.0), "cold.first": (0.7, 0.6), "cold.all": (9.0,)}
+    turns = [
+        (system, {name: figure})
+        for system, rows in (("tf-dist", mine), ("Kueue", kueue))
+        for name, figures in rows.items()
+        for figure in figures
+    ]
+    section = table.section({**CONDITIONS, "rows": table.samples_of(turns)})
+    assert "ahead of each other controller in `backlog`," in section
+    assert "behind one of them in `cold.first`. In" in " ".join(section.split())
+
+
 def test_table_of_binding_has_a_column_for_each_that_was_measured() -> None:
     bound = [("kube-scheduler", {"bind.ended": 36.0}), ("Volcano", {"bind.ended": 50.0})]
     found = {**CONDITIONS, "rows": [], "binding": table.samples_of(bound, binding.ROWS)}

@@ -88,7 +88,9 @@ def _standing(rows: Iterable[Stored]) -> str:
             for name, found in row["systems"].items()
             if found and name != Writer.name
         }
-        mine = ranges.pop(TfDist.name)
+        mine = ranges.pop(TfDist.name, None)
+        if mine is None:
+            continue
         if ranges and all(mine[1] < other[0] for other in ranges.values()):
             ahead.append(f"`{row['name']}`")
         elif any(other[1] < mine[0] for other in ranges.values()):
