@@ -323,13 +323,6 @@ MUTANTS: Final = (
         "a job has succeeded when its first worker has",
     ),
     Mutant(
-        "polite-end-is-success",
-        "core/reconciler/pod_classification.py",
-        "    if pod.deleting:\n        return False\n",
-        "",
-        "a worker that was told to stop, and does, has succeeded",
-    ),
-    Mutant(
         "deadline-needs-another-event",
         "core/reconciler/transitions.py",
         "LIVE, _BY_POLICY, active_deadline_at),",

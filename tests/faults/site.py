@@ -237,8 +237,11 @@ class Site:
         return self._dice(pod, "runs").uniform(1.0, self._longest)
 
     def _stop(self, pod: Object) -> None:
-        """Its time to end is over."""
-        self._remove(pod)
+        """Its time to end is over. Every second program exits with 0, which is seen for a moment."""
+        if phase(pod) == "Running" and self._dice(pod, "stops politely").random() < 0.5:
+            self.end(pod, 0)
+        else:
+            self._remove(pod)
 
     def _end(self, pod: Object) -> None:
         dice, truth = self._dice(pod, "ends"), self.invariants.truth[owner_uid(pod)]
