@@ -57,7 +57,7 @@ class TFJob:
     :param enable_dynamic_worker: The program copes with changes of the number of workers. False: all replicas restart.
     :param resources: Requests of each replica: ``{"cpu": "2", "nvidia.com/gpu": 1}``. Devices are limits, too.
     :param ps_resources: Requests of parameter servers, by default ``resources``.
-    :param restart_policy: The restart policy of all replicas except parameter servers, which always restart.
+    :param restart_policy: The restart policy of all replicas except parameter servers, which have ``OnFailure``.
     :param success_policy: ``AllWorkers``: the job succeeds when all workers have. By default, when the leader has.
     :param labels: The labels of the job.
     :param annotations: The annotations of the job.
