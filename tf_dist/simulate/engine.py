@@ -1,8 +1,7 @@
 """The simulated cluster and its event loop: which jobs run where and how fast, and what was held, used and done.
 
 Policies change the cluster only with ``give`` and ``take``. The current workers of a job share its remaining work. A
-job that is stopped loses the work since its last checkpoint, and does it again. A job saves its work before it grows
-or shrinks.
+job that is stopped loses the work since its last checkpoint, and does it again. A job saves its work before it grows.
 """
 
 from __future__ import annotations
