@@ -21,7 +21,7 @@ RETRYABLE: Final = 75
 BROKEN_PIPE: Final = 141
 """The reader of the output closed it (``| head``)."""
 SIGNAL_BASE: Final = 128
-"""Plus the signal that ended the command: 130 after Ctrl-C, 143 after SIGTERM."""
+"""Signal n ended the command: 130 after Ctrl-C, 143 after SIGTERM."""
 
 _CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
     (errors.InvalidJob, USAGE),

@@ -64,7 +64,7 @@ WORKFLOW_UID: Final = f"{names.ANNOTATION_PREFIX}workflow-uid"  # Label of a ste
 NODE: Final = f"{names.ANNOTATION_PREFIX}workflow-node"  # Annotation of a step's job: the node of the workflow
 REPORTED: Final = f"{names.ANNOTATION_PREFIX}reported"  # Annotation of a step's job: its end was reported
 STOPPED_BY: Final = f"{names.ANNOTATION_PREFIX}suspended-by"
-"""Annotation of a step's job: who suspended the job, ``LAUNCHER`` or ``WORKFLOW`` of ``workflow_stop``."""
+"""Annotation of a step's job: who suspended the job: ``argo-launch``, a launcher that was stopped, or ``workflow``."""
 
 STARTUP_TIMEOUT: Final = "10m"
 """The default of ``startup_timeout``, as in Airflow's operator."""
