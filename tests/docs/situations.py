@@ -203,9 +203,9 @@ def quota_alone(world: World) -> None:
 
 
 def unschedulable(world: World) -> None:
-    """The scheduler has no node for a pod of it."""
+    """The scheduler has no node for its pods."""
     _blind(world)
-    _submitted(world, "mnist")
+    _submitted(world, "mnist", workers=1)
     scheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
     scheduled["message"] = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
     for pod in world.pods().values():

@@ -79,7 +79,7 @@ def init(
 
 
 _RESTARTS: Final = {
-    "OnFailure": "a parameter server is always restarted",
+    "OnFailure": "a parameter server is restarted after every failure",
     "ExitCode": "exit codes from 128 (killed, evicted) restart it; others fail the job",
 }
 
