@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -244,11 +245,13 @@ CASES: Final[Mapping[str, Case]] = {
     "no-kind": Case(document={**tfjob("true"), "kind": "TFjob"}, refused=["TFjob"]),
 }
 
-STACK: Final = (
+_SOME: Final = (
     *("succeeds", "metrics", "two-workers", "chief-decides", "v1alpha1", "restarts-used-up"),
     *("fails-with-metrics", "traceback", "deleted", "evicted", "fallback", "two-problems"),
 )
-"""The cases that also run in a whole Airflow, which needs seconds for each task. Its cluster mounts no volumes."""
+STACK: Final = tuple(name for name in CASES if name != "code") if os.environ.get("TF_DIST_ALL_CASES") else _SOME
+"""The cases that also run in a whole Airflow, which needs seconds for each task: all with ``TF_DIST_ALL_CASES``. Its
+cluster mounts no volumes."""
 
 CONTAINERS: Final = tuple(
     name
