@@ -30,7 +30,8 @@ client, and writes an admission for each job, but no pods.
 _STANDING: Final = """
 tf-dist is ahead of each other controller in {ahead}, and behind one of them in {behind}. In the
 other rows, the spreads overlap. Kueue and Volcano are compiled programs: they start sooner, and need less processor
-time for the same requests."""
+time for the same requests. The decision about [speed](decisions/speed.md) names the rows in which tf-dist may be
+behind."""
 _VOLCANO: Final = """Volcano runs its controllers and its scheduler, with the settings of its chart and without
 webhooks. A gang counts as admitted when Volcano has put it in the queue. Volcano's scheduler also binds the pods. For
 the other controllers, no pods are bound. """
