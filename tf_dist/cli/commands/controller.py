@@ -56,7 +56,7 @@ def controller(
 ) -> None:
     """Run the controller of a cluster, which admits and reconciles all jobs.
 
-    Of several replicas one leads. If it dies, another leads within 20 seconds. After Ctrl-C or SIGTERM, the next
+    Of several replicas one leads. If it dies, another leads after about 15 seconds. After Ctrl-C or SIGTERM, the next
     one leads at once, and jobs and pods stay as they are.
     """
     from tf_dist.cluster.client.client_config import load_config
