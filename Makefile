@@ -135,7 +135,7 @@ fault-mutants: .venv/installed ## Insert more than 40 defects, one at a time; th
 	$(BIN)/python -m tests.faults.mutants
 
 nightly: CI_SEED := $(shell date +%s)
-nightly: export TF_DIST_ALL_CASES := 1
+nightly: export TD_ALL_CASES := 1
 nightly: test-slow test-stack fault-mutants mutants ## Run what takes hours, with new seeds each time
 	$(BIN)/python -m tests.faults --from $(CI_SEED) --count 2000 --keep-going
 
