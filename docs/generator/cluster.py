@@ -111,4 +111,4 @@ def _unbound(role: dict[str, Any]) -> str:
     if into:
         users = f"every user with {'one of these roles' if len(into) > 1 else 'this role'} has these rights."
         return f"Aggregated into Kubernetes' own {' and '.join(f'`{one}`' for one in into)}: {users}"
-    return "The installation binds this role to no account. The administrator of the cluster can bind it."
+    return "The installation binds this role to no account. A cluster administrator can bind it."
