@@ -200,7 +200,7 @@ DisruptionBudgets = Annotated[
     bool,
     typer.Option(
         "--disruption-budgets",
-        help="Create a PodDisruptionBudget for each gang of a TFJob v1alpha1, as the tf-operator did. Drains wait.",
+        help="Like tf-operator, create a PodDisruptionBudget for each v1alpha1 TFJob with several pods. Drains wait.",
     ),
 ]
 ClusterDomain = Annotated[
