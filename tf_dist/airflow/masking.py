@@ -38,10 +38,16 @@ def masked(value: Any) -> Any:
 
 @contextmanager
 def masked_errors() -> Iterator[None]:
-    """Mask the errors that leave a task. Airflow masks its logs, but passes errors to callbacks and notifiers."""
+    """Mask the errors that leave a task, and add their hints. Airflow shows only the message of an error.
+
+    Airflow masks its logs, but passes errors to callbacks and notifiers.
+    """
     try:
         yield
     except (TFDistError, AirflowException) as error:
+        hint = error.hint if isinstance(error, TFDistError) else ""
+        if hint and hint not in str(error):
+            error.args = (f"{error} ({hint})",)
         error.args = masked(error.args)
         raise
 
