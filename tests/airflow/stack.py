@@ -68,22 +68,24 @@ def _ports(count: int) -> list[int]:
 class Stack:
     """Starts everything in ``folder``, on an empty ``database``; ``stop`` ends it. Jobs go to ``site``.
 
-    ``broker``: of Celery's workers; "": tasks run beside the scheduler.
+    ``broker``: of Celery's workers; "": tasks run beside the scheduler. ``address``: where the API server listens.
     """
 
     folder: Path
     site: Site
     database: str
     broker: str = ""
+    address: str = "127.0.0.1"
+    dags: Path = ROOT / "tests" / "airflow" / "stack_dags.py"
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         api, worker_log, self._trigger_log, self._second_log = _ports(4)
-        self._url = f"http://127.0.0.1:{api}"
+        self._url = f"http://{self.address}:{api}"
         self._flags = self.folder / "flags"
         for name in ("flags", "dags", "home", "out"):
             (self.folder / name).mkdir()
-        shutil.copy(Path(__file__).with_name("stack_dags.py"), self.folder / "dags")
+        shutil.copy(self.dags, self.folder / "dags")
         home = self.folder / "home"
         self.env = environment_without("AIRFLOW", "KUBECONFIG", "KUBERNETES_SERVICE", "TF_DIST") | {
             "AIRFLOW_HOME": str(home),
@@ -100,7 +102,7 @@ class Stack:
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
             "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
             "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{self._url}/execution/",
-            "AIRFLOW__API__HOST": "127.0.0.1",
+            "AIRFLOW__API__HOST": self.address,
             "AIRFLOW__API__PORT": str(api),
             "AIRFLOW__API__BASE_URL": self._url,
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": self.database,
@@ -143,7 +145,8 @@ class Stack:
         ):
             self.launch(name)
         eventually(self._healthy)
-        eventually(lambda: len(self.get("/dags")["dags"]) == 6)
+        defined = self.dags.read_text().count("\nwith DAG(")
+        eventually(lambda: len(self.get("/dags")["dags"]) == defined)
 
     def launch(self, name: str, key: str = "", **env: str) -> None:
         """Start one part; ``key`` tells a second one of it."""
