@@ -249,10 +249,10 @@ _SOME: Final = (
     *("succeeds", "metrics", "two-workers", "chief-decides", "v1alpha1", "restarts-used-up"),
     *("fails-with-metrics", "traceback", "deleted", "evicted", "fallback", "two-problems"),
 )
-_VOLUMES: Final = ("code", "config-map", "volcano")
-STACK: Final = tuple(name for name in CASES if name not in _VOLUMES) if os.environ.get("TD_ALL_CASES") else _SOME
+_FILES: Final = ("code", "restarted", "config-map", "volcano")
+STACK: Final = tuple(name for name in CASES if name not in _FILES) if os.environ.get("TD_ALL_CASES") else _SOME
 """The cases that also run in a whole Airflow, which needs seconds for each task. With ``TD_ALL_CASES``, all but those
-with volumes, which its cluster does not mount."""
+with a folder of the test or a volume, which its cluster does not mount."""
 
 CONTAINERS: Final = tuple(
     name
