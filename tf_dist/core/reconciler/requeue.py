@@ -3,7 +3,7 @@
 Resized: the replicas with the highest indexes are removed first, which is not a failure. If the others cannot continue
 with another number of replicas (``resize_restarts``), all restart, which does not count against the budget.
 
-Requeued: all pods are stale and are deleted, and the job waits for another admission. This does not count against the budget.
+Requeued: all pods are stale and are deleted, and the job waits for another admission. This counts against no budget.
 Replicas that have succeeded stay so.
 """
 
