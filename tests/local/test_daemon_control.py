@@ -24,7 +24,7 @@ from tests.waiting import until
 from tf_dist.cluster.api import NAMESPACES, PODS, TFJOBS, Object
 from tf_dist.cluster.client.rest import RestCluster
 from tf_dist.cluster.kubelet.node.node_settings import NetworkMode
-from tf_dist.errors import ClusterError, Forbidden, Unavailable
+from tf_dist.errors import ClusterError, Forbidden
 from tf_dist.local.daemon import log_to_file, settings_of
 from tf_dist.local.daemon_control import (
     ENDPOINT_FILE,
@@ -182,7 +182,7 @@ def test_a_folder_of_another_user_is_not_used_nor_believed(home: Path, tmp_path:
         os.lchown(home, 65534, 65534)
     assert daemon_status(home) is None
     assert not down(home)
-    with pytest.raises(Unavailable, match=r"another user|not a folder") as refused:
+    with pytest.raises(ClusterError, match=r"another user|not a folder") as refused:
         _up(home)
     assert refused.value.hint
     assert sorted(tmp_path.iterdir()) == sorted({home, *([theirs] if what == "link" else [])})

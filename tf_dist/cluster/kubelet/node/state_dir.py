@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tf_dist.cluster.kubelet.runtime import linux
-from tf_dist.errors import Unavailable
+from tf_dist.errors import ClusterError, Unavailable
 
 PROCESS_MARK = "TF_DIST_NODE"
 _PREFIX = "run-"
@@ -47,7 +47,7 @@ class StateDir:
 
 
 def private_dir(path: Path) -> Path:
-    """A folder that only this user can enter, created if missing; Unavailable when another user controls it."""
+    """A folder that only this user can enter, created if missing; ClusterError when it cannot be used."""
     try:
         problem = ownership_problem(path)
         if not problem:
@@ -57,7 +57,7 @@ def private_dir(path: Path) -> Path:
     except OSError as error:
         problem = f"cannot be made: {error.strerror}"
     if problem:
-        raise Unavailable(f"{path} {problem}", hint=_ANOTHER)
+        raise ClusterError(f"{path} {problem}", hint=_ANOTHER)
     if path.stat().st_mode & 0o077:
         path.chmod(0o700)
     return path
