@@ -49,7 +49,8 @@ _SUMMARY: Final = (  # a row, one of its peers, and a sentence with both figures
     (
         "simulate.storm_stuck",
         "kube-scheduler, pod by pod",
-        "Of 200 gangs that arrive at once, {value} never finish. With kube-scheduler, pod by pod, {peer} never finish.",
+        "Of 200 gangs that arrive together, {value} never finish. With kube-scheduler, pod by pod, {peer} never "
+        "finish.",
     ),
 )
 _HEAD: Final = """# Benchmarks

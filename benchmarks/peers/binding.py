@@ -46,7 +46,7 @@ FEATURES: Final = ("--feature-gates=GenericWorkload=true", "--runtime-config=sch
 """Options of an API server that has Kubernetes' own gang scheduling."""
 
 _LOAD: Final = (
-    f"{GANGS} gangs of {PODS_EACH} pods with {CPUS} CPUs each are created at once for {NODES} nodes with {NODE_CPUS} "
+    f"{GANGS} gangs of {PODS_EACH} pods with {CPUS} CPUs each are created together for {NODES} nodes with {NODE_CPUS} "
     f"CPUs, where {NODES * (NODE_CPUS // CPUS) // PODS_EACH} of them have space together. One whose pods all have "
     f"nodes ends {RUNS:.0f} s later. After {LIMIT:.0f} s: "
 )

@@ -37,7 +37,7 @@ webhooks. A gang counts as admitted when Volcano has put it in the queue. Volcan
 the other controllers, no pods are bound. """
 _BINDING: Final = "## Gangs that compete for nodes\n"
 _BOUND: Final = f"""
-{GANGS} gangs arrive at once on {NODES} nodes with {NODE_CPUS} CPUs each. A third of the gangs fit at the same time. A
+{GANGS} gangs arrive together on {NODES} nodes with {NODE_CPUS} CPUs each. A third of the gangs fit at the same time. A
 gang that has all its nodes ends after a few seconds, so that the next gang can start. The figures show the first
 {LIMIT:.0f} s. Kubernetes' own gang scheduling is an alpha feature of the version above. Coscheduling is a plugin of
 kube-scheduler. With tf-dist and Kueue, kube-scheduler binds the pods. In the second column, kube-scheduler does not

@@ -29,7 +29,7 @@ Program = Annotated[
 ]
 Workers = Annotated[int | None, run_option("workers", "N", short="-w", min=0)]
 Ps = Annotated[int | None, run_option("ps", "N", min=0)]
-Chief = Annotated[bool, typer.Option("--chief", help="For a script: add a chief. Without it, worker 0 leads.")]
+Chief = Annotated[bool, typer.Option("--chief", help="For a script: add a chief. Without it, worker 0 is the chief.")]
 Evaluator = Annotated[bool, typer.Option("--evaluator", help="For a script: add an evaluator.")]
 Gpus = Annotated[
     int,

@@ -117,11 +117,11 @@ class Client:
         return f"<Client of {self.connection.name}, namespace {self.namespace}>"
 
     def submit(self, job: TFJob, *, namespace: str = "") -> StoredJob:
-        """Submit a job with the companion objects of its file. A controller must lead the namespace, to run the job.
+        """Submit a job with the companion objects of its file. To run, the job needs a leader, such as a controller.
 
         ``namespace``: the namespace of a job that names none. Raises InvalidJob if the job names another namespace, and
         AlreadyExists, Forbidden or NotFound (the namespace or the kind does not exist), with a hint. A UserWarning
-        reports that no controller leads.
+        reports that there is no leader.
         """
         (stored,) = self.submit_files(job.files(), namespace=namespace)
         for one in leader_problems(self.cluster, [stored]):
@@ -159,7 +159,10 @@ class Client:
         return created
 
     def leaders(self, jobs: Sequence[StoredJob]) -> tuple[LeaderStatus, ...]:
-        """The leaders of the live jobs, if they may be read. A scope without a leader has no ``holder``."""
+        """The leaders of the live jobs. A scope without a leader has no ``holder``.
+
+        Without permission to read its Leases, a scope is left out.
+        """
         return leaders_of(self.cluster, jobs)
 
     def slow_names(self, jobs: Sequence[StoredJob]) -> tuple[str, str] | None:
@@ -344,7 +347,7 @@ class Client:
         return pods_of(self.cluster, self._found(job))
 
     def events(self, job: JobReference) -> tuple[ClusterEvent, ...]:
-        """The events of a job and its pods, oldest first; empty if they may not be read."""
+        """The events of a job and its pods, oldest first; empty without permission to read them."""
         found = self._found(job)
         return tuple(map(ClusterEvent.of, events_of(self.cluster, found, pods_of(self.cluster, found))))
 

@@ -50,7 +50,7 @@ class TFJob:
     :param namespace: The namespace of the job, by default that of the client.
     :param queue_name: The queue of the gang.
     :param admission_timeout: Seconds, or ``10m``, without admission after which ``fallback`` is tried.
-    :param chief: Whether the job has a chief. Without one, worker 0 leads.
+    :param chief: Whether the job has a replica of type Chief. Without one, worker 0 is the chief.
     :param evaluator: Whether the job has an evaluator.
     :param min_workers: The number of workers with which the job may start, or continue if others need capacity.
     :param max_workers: The number of workers that the job may have while capacity is free.

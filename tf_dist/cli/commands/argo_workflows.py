@@ -79,7 +79,7 @@ def export(
     """Write templates, examples, accounts with their roles, and a claim for models.
 
     Use kubectl apply -f, or argo submit for a Workflow. An administrator of the namespace may apply all files except
-    tf-dist-cluster-templates.yaml and rbac-driver.yaml, which lets steps lead their namespace.
+    tf-dist-cluster-templates.yaml and rbac-driver.yaml, which lets steps run jobs without a controller.
     """
     from tf_dist import __version__
     from tf_dist.client.yaml_files import to_yaml

@@ -20,7 +20,7 @@ _Namespaces = Annotated[
         "-n",
         metavar="NS",
         callback=options.check_namespaces,
-        help="Lead this namespace only.",
+        help="Run the jobs of this namespace only.",
     ),
 ]
 _Port = Annotated[
@@ -33,7 +33,7 @@ _Workers = Annotated[
     int, typer.Option("--workers", min=1, max=256, help="The number of jobs reconciled at the same time.")
 ]
 _Volcano = Annotated[
-    bool, typer.Option("--volcano-jobs", help="Also lead Volcano Jobs. Not together with Volcano's own controller.")
+    bool, typer.Option("--volcano-jobs", help="Also run Volcano Jobs. Not together with Volcano's own controller.")
 ]
 
 
@@ -56,8 +56,8 @@ def controller(
 ) -> None:
     """Run the controller of a cluster, which admits and reconciles all jobs.
 
-    Of several replicas one leads. If it dies, another leads after about 15 seconds. After Ctrl-C or SIGTERM, the next
-    one leads at once, and jobs and pods stay as they are.
+    Of several replicas, one is the leader. If it dies, another replica becomes the leader after about 15 seconds. After
+    Ctrl-C or SIGTERM, another replica becomes the leader immediately, and jobs and pods stay as they are.
     """
     from tf_dist.cluster.client.client_config import load_config
     from tf_dist.controller.leases.lease import system_namespace

@@ -31,11 +31,11 @@ def install(
     ] = "",
     image: Annotated[str | None, typer.Option("--image", help="The image (default: tf-dist:VERSION).")] = None,
     replicas: Annotated[
-        int, typer.Option("--replicas", min=1, help="The number of controllers, of which one leads.")
+        int, typer.Option("--replicas", min=1, help="The number of controllers. One of them is the leader.")
     ] = 2,
     namespaced: Annotated[
         bool,
-        typer.Option("--namespaced", help="Lead the namespace only, with Roles instead of ClusterRoles."),
+        typer.Option("--namespaced", help="Run the jobs of the namespace only, with Roles instead of ClusterRoles."),
     ] = False,
     check: Annotated[
         bool, typer.Option("--check", help="Print only what prevents the installation. Exits with 1 if anything does.")

@@ -81,9 +81,9 @@ def run(
     A script becomes a TFJob. All replicas run the script, and its folder is sent with the job.
 
     The job runs on this machine, unless a cluster is named or the command runs in a pod. On a cluster, the job is
-    deleted at the end. If no controller leads there, this command leads the namespace until the job ends.
+    deleted at the end. If the namespace has no leader there, this command is its leader until the job ends.
 
-    Ctrl-C gives the pods their grace period, and a second Ctrl-C kills them at once. Nothing is left behind.
+    Ctrl-C gives the pods their grace period, and a second Ctrl-C kills them immediately. Nothing is left behind.
     Exits with 0 if the job succeeded, 1 if it failed or exceeded --timeout, 2 if it cannot run here, and 75 if it was
     evicted or not admitted in time.
     """

@@ -60,7 +60,7 @@ def _of_work(read: Sequence[WorkQueueStats]) -> Iterator[Metric]:
 
 
 def _of_jobs(read: Sequence[ControllerStats]) -> Iterator[Metric]:
-    jobs = GaugeMetricFamily("tf_dist_jobs", "Jobs that this process leads, by phase.", labels=["phase"])
+    jobs = GaugeMetricFamily("tf_dist_jobs", "Jobs that this process reconciles, by phase.", labels=["phase"])
     phases = sorted({phase for one in read for phase in one.jobs})
     for phase in phases:
         jobs.add_metric([phase], sum(one.jobs.get(phase, 0) for one in read))
@@ -161,7 +161,7 @@ class PrometheusRecorder(MetricsRecorder):
                 self._histograms[key] = Histogram(name, text, labels, buckets=buckets, registry=own)
             else:
                 self._counters[key] = Counter(name, text, labels, registry=own)
-        leading = "1 while this process leads the cluster or a namespace, else 0."
+        leading = "1 while this process is the leader of the cluster or of a namespace, else 0."
         Gauge("tf_dist_leading", leading, registry=own).set_function(lambda: bool(self._held))
         self._last_heartbeat = Gauge(
             "tf_dist_last_heartbeat_timestamp_seconds", "Time of the last renewal of the Lease.", registry=own

@@ -451,8 +451,9 @@ class RunOptions:
     )
     driver: DriverChoice = fixed_option(
         CHOICE,
-        "Which process reconciles the job. ``auto``: the controller that leads its namespace. If no controller leads, "
-        "the process that waits for the job (worker, triggerer, step, command). ``controller``: never this process.",
+        "Which process reconciles the job. ``auto``: the leader of the cluster or of the job's namespace. If there is "
+        "no leader, the process that waits for the job (worker, triggerer, step, command) becomes the namespace's "
+        "leader. ``controller``: never this process.",
         "",
         DriverChoice.AUTO,
         choices={one.value: one for one in DriverChoice},
