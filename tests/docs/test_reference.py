@@ -23,7 +23,7 @@ def test_reference_pages_are_as_code_has_it() -> None:
 
 def test_each_block_is_on_one_page() -> None:
     named = [
-        name for path in (ROOT / "docs").rglob("*.md") for name in re.findall(r"generate: (\S+)", path.read_text())
+        name for path in (ROOT / "docs").rglob("*.md") for name in re.findall(r"<!-- generate: (\S+)", path.read_text())
     ]
     assert sorted(named) == sorted(BLOCKS)
 
