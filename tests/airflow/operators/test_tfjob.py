@@ -524,6 +524,19 @@ def test_the_links_are_there_from_the_beginning(operator: MakeOperator, instance
     assert instance.xcoms["checkpoint_url"].endswith("/browser/models/7")
 
 
+def test_task_without_a_job_asks_for_no_links(
+    site: Site, operator: MakeOperator, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Airflow asks for all links of each task, and logs an error for each that it does not find."""
+    with DAG("no_job") as dag:
+        operator("missing.yaml")
+    found = run(dag)
+    shown = "".join(capfd.readouterr())
+    assert found.tasks == {"train": "failed"}
+    assert "missing.yaml: does not exist" in shown
+    assert "XCom not found" not in shown
+
+
 def test_a_dry_run_prints_the_document(operator: MakeOperator, capsys: pytest.CaptureFixture[str]) -> None:
     operator(document("echo {{ ds }}"), overrides={"spec.runPolicy.backoffLimit": 2}).dry_run()
     printed = capsys.readouterr().out

@@ -400,6 +400,7 @@ class TaskRun:
         for key, url in {**urls, links.CHECKPOINT_URL: None}.items():
             filled = (url or "").replace("{name}", facts["name"]).replace("{namespace}", facts["namespace"])
             self._ti.xcom_push(key=key, value=masked(filled))
+        self._operator.has_job = True
 
     def _published(self, what: str) -> Any:
         """One of the facts that ``_publish_job`` published."""

@@ -29,6 +29,7 @@ class TFJobOperator(BaseTFJobOperator):
     ui_color = "#ffe0b2"
     operator_extra_links = (tfjob.JobLink(), tfjob.TensorBoardLink(), tfjob.CheckpointLink())
 
+    has_job = False  # whether a job exists, so that its links do
     _given: Mapping[str, Any] | None = None  # the fields, as the DAG has them
 
     def _do_render_template_fields(
@@ -81,6 +82,7 @@ class TFJobOperator(BaseTFJobOperator):
         """Continue after a deferral. If Airflow ended the deferral, clean up the job, which the trigger left alone."""
         from tf_dist.airflow.operators.task_run import TaskRun
 
+        self.has_job = True
         try:
             return super().resume_execution(next_method, next_kwargs, context)
         except (TaskDeferralError, TaskDeferralTimeout) as error:
