@@ -109,8 +109,11 @@ class Scene:
         return seconds, name
 
     def rest(self, seconds: float = 0.0) -> None:
-        """Return when nothing has been written for as long as a driver rests after a decision of ``seconds``."""
-        quiet, seen, since = min(20.0, max(1.0, 6 * seconds)), "", time.monotonic()
+        """Return when nothing has been written for as long as a driver rests after a decision of ``seconds``.
+
+        Not longer: jobs that wait write every 9 to 15 seconds, so after a slow first answer there would never be rest.
+        """
+        quiet, seen, since = min(8.0, max(1.0, 6 * seconds)), "", time.monotonic()
         while time.monotonic() - since < quiet:
             if (now := self._cluster.list(LEASES, "default").resource_version) != seen:
                 seen, since = now, time.monotonic()
