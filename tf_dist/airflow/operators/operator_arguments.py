@@ -94,6 +94,7 @@ class BaseTFJobOperator(TextTemplates):
         if problems := [*operator_problems(self)]:
             raise InvalidJob(problems)
         self.killed = False  # a signal handler sets it when the task is to end
+        self.has_job = False  # whether the job exists, and its links with it
         self.request: JobRequest | None = None  # what is submitted, after rendering
         self.invalid: InvalidJob | None = None  # its problems, after rendering
         self.result: Mapping[str, Any] = {}  # the result of the job

@@ -29,7 +29,6 @@ class TFJobOperator(BaseTFJobOperator):
     ui_color = "#ffe0b2"
     operator_extra_links = (tfjob.JobLink(), tfjob.TensorBoardLink(), tfjob.CheckpointLink())
 
-    has_job = False  # whether a job exists, so that its links do
     _given: Mapping[str, Any] | None = None  # the fields, as the DAG has them
 
     def _do_render_template_fields(
