@@ -144,8 +144,9 @@ def show_summary(result: Result, kept: str) -> None:
     output.line()
     output.line(f"{output.styled(snapshot.job.key.name, 'bold')}: {output.styled(result.state, style)}")
     progress = snapshot.result
+    metrics = sorted(progress.metrics.items(), key=lambda item: (item[0] != "accuracy", item[0]))
     facts = [
-        *((name, format_number(progress.metrics[name])) for name in sorted(progress.metrics, key=_accuracy_first)),
+        *((name, format_number(value)) for name, value in metrics),
         ("checkpoint", progress.checkpoint),
         ("duration", format_duration(result.seconds)),
         ("restarts", _restarts(result.restarts)),
@@ -158,10 +159,6 @@ def show_summary(result: Result, kept: str) -> None:
         if value:
             output.line(f"  {name + ':':<{width}} {value}")
     show_findings(result.findings)
-
-
-def _accuracy_first(name: str) -> tuple[bool, str]:
-    return name != "accuracy", name
 
 
 def _restarts(causes: Mapping[str, int]) -> str:
