@@ -23,7 +23,7 @@ from tests.containers.conftest import TFJOBS, TRAINER, Namespace, new_namespace,
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(1200)]
 VARIABLE = "TF_DIST_TEST_AIRFLOW"
 DAGS = Path(__file__).parent / "kubernetes_executor" / "dags.py"
-# What the pods of tasks are told of Airflow's configuration, as the airflow.cfg of Airflow's Helm chart tells them.
+# The settings that task pods need. Airflow's Helm chart puts them in an airflow.cfg that it mounts in these pods.
 SHARED = (
     "AIRFLOW__CORE__EXECUTION_API_SERVER_URL",
     "AIRFLOW__TF_DIST__DEPLOYMENT",
