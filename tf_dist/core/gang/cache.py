@@ -102,6 +102,8 @@ class SchedulerCache:
         """Admitted gangs that have started with less than their smallest size."""
         self.unstarted: dict[str, Workload] = {}
         """Admitted gangs with pods that do not exist yet, but have assigned nodes."""
+        self._unchecked: dict[str, Workload] = {}  # those of them whose nodes may have closed since they were checked
+        self._checked_layout = 0
         self.youngest: dict[str, list[PreemptionRank]] = {}
         """Admitted gangs by queue, in the order of preemption."""
         self.largest: dict[str, list[PreemptionRank]] = {}
@@ -184,6 +186,20 @@ class SchedulerCache:
     def _changed(self) -> None:
         self.changes += 1
         self.state += 1
+
+    def on_closed_nodes(self) -> list[tuple[Workload, dict[str, Counter[str]]]]:
+        """Admitted gangs with pods that do not exist yet and whose nodes accept none, with their number by type and
+        node. All are checked when any node has changed, otherwise only gangs that are new, changed or were found.
+        """
+        pods = self.assumed_pods
+        if pods is None:
+            return []
+        if self._checked_layout != pods.layout:
+            self._checked_layout, self._unchecked = pods.layout, dict(self.unstarted)
+        checked = [(entry, _on_closed_nodes(pods, entry)) for entry in self._unchecked.values()]
+        found = [(entry, left) for entry, left in checked if left]
+        self._unchecked = {entry.uid: entry for entry, _ in found}
+        return found
 
     # -- gangs --
 
@@ -283,7 +299,7 @@ class SchedulerCache:
         if entry.admitted:
             self.running[entry.uid] = entry
             if entry.held.unstarted:
-                self.unstarted[entry.uid] = entry
+                self.unstarted[entry.uid] = self._unchecked[entry.uid] = entry
             for order, rank in self._preemption_ranks(entry):
                 insort(order.setdefault(entry.queue, []), rank)
             self.ends.put(entry.gang, entry.held.pods)
@@ -304,7 +320,7 @@ class SchedulerCache:
                 del ranks[bisect_left(ranks, rank)]
                 if not ranks:
                     del order[entry.queue]
-        for listed in (self.departing, self.elastic, self.partial, self.unstarted):
+        for listed in (self.departing, self.elastic, self.partial, self.unstarted, self._unchecked):
             listed.pop(entry.uid, None)
         entry.released_pods, entry.released_resources = (), {}
 
@@ -312,6 +328,14 @@ class SchedulerCache:
         at = entry.gang.assigned.at if entry.gang.assigned else 0.0
         priority, size = entry.gang.priority, -entry.held.pods
         return (self.youngest, (priority, -at, size, entry.uid)), (self.largest, (priority, size, -at, entry.uid))
+
+
+def _on_closed_nodes(pods: AssumedPods, entry: Workload) -> dict[str, Counter[str]]:
+    found: dict[str, Counter[str]] = {}
+    for type_, shape, number, nodes in entry.held.unstarted:
+        if closed := [node for node in nodes if not pods.takes(shape, node)]:
+            found[type_] = Counter([node for node in sorted(closed) for _ in range(nodes[node])][:number])
+    return found
 
 
 def _ordering_key(gang: Gang) -> tuple[object, ...]:

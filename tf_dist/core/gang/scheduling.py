@@ -577,7 +577,7 @@ class SchedulingCycle:
         pods = self._cache.assumed_pods
         if pods is None:
             return
-        found = [(entry, left) for entry in self._cache.unstarted.values() if (left := _on_closed_nodes(pods, entry))]
+        found = self._cache.on_closed_nodes()
         for entry, left in sorted(found, key=lambda one: (-one[0].gang.priority, one[0].changed_at, one[0].uid)):
             locality = entry.gang.locality
             if entry.releasing or (locality is not None and locality.required):
@@ -665,15 +665,6 @@ class SchedulingCycle:
                 if self._cache.quotas.fits(name, need) and not self._can_never_start(self._first(group)):
                     return True
         return False
-
-
-def _on_closed_nodes(pods: AssumedPods, entry: Workload) -> dict[str, Counter[str]]:
-    """The number of pods, by type and node, that do not exist yet and are assigned to nodes that accept none."""
-    found: dict[str, Counter[str]] = {}
-    for type_, shape, number, nodes in entry.held.unstarted:
-        if closed := [node for node in nodes if not pods.takes(shape, node)]:
-            found[type_] = Counter([node for node in sorted(closed) for _ in range(nodes[node])][:number])
-    return found
 
 
 def _by_priority(entry: Workload) -> list[int]:
