@@ -315,7 +315,7 @@ def _check_unique(spec: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> 
 def _mappings(value: object) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """The mappings in a list, with their indexes."""
     for index, item in enumerate(list_items(value)):
-        if isinstance(item, Mapping):
+        if type(item) is dict or isinstance(item, Mapping):
             yield index, item
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from tf_dist.core.model.fieldpath import list_items, mapping, mappings
@@ -36,7 +37,12 @@ def is_dns_label(text: str) -> bool:
 
 def is_label_key(text: str) -> bool:
     """Whether it is a qualified name: of a label or an annotation, with or without a DNS subdomain before it."""
-    return text.find("/") <= LONGEST_PREFIX and len(text) <= LONGEST_KEY and _KEY.fullmatch(text) is not None
+    return len(text) <= LONGEST_KEY and text.find("/") <= LONGEST_PREFIX and _is_key(text)
+
+
+@lru_cache(4096)  # pods have the same keys; the length is checked before, so it stays small
+def _is_key(text: str) -> bool:
+    return _KEY.fullmatch(text) is not None
 
 
 def is_label_value(text: str) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from decimal import ROUND_CEILING, ROUND_DOWN, Decimal, localcontext
+from functools import lru_cache
 from typing import Final
 
 _GRAMMAR: Final = re.compile(
@@ -36,9 +37,16 @@ def parse_quantity(text: object) -> Decimal:
     if isinstance(text, int) and abs(text) > MAX_QUANTITY:
         raise ValueError("is too large")
     written = str(text)
-    match = _GRAMMAR.fullmatch(written) if len(written) <= _LONGEST else None
-    if match is None:
+    if len(written) > _LONGEST:
         raise ValueError(f"{written[:_LONGEST]!r} is not a quantity")
+    return _parse(written)
+
+
+@lru_cache(4096)  # pods ask for few different amounts
+def _parse(written: str) -> Decimal:
+    match = _GRAMMAR.fullmatch(written)
+    if match is None:
+        raise ValueError(f"{written!r} is not a quantity")
     suffix = match["suffix"] or ""
     factor = _SUFFIX[suffix] if suffix in _SUFFIX else Decimal(f"1{suffix}")
     value = Decimal(match["number"]) * factor

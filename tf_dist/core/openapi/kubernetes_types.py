@@ -12,7 +12,8 @@ import base64
 import binascii
 import functools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any, Final, NamedTuple
 
@@ -41,22 +42,49 @@ class TypedObject(NamedTuple):
     value: Mapping[str, Any]
 
 
+@dataclass(slots=True, eq=False)
+class _Type:
+    """A type with its parts resolved, because every pod that is created is checked against some thirty of them."""
+
+    name: str
+    is_valid: Callable[[Any], bool] | None = None  # of a scalar
+    certain: tuple[type, ...] = ()  # of a scalar: types of Python whose values are all valid
+    items: _Type | None = None  # of a list
+    values: _Type | None = None  # of a mapping
+    fields: dict[str, _Type] = field(default_factory=dict)  # of an object
+    required: tuple[str, ...] = ()  # of an object
+
+
 class _Tables(NamedTuple):
     kinds: Mapping[str, str]
     types: Mapping[str, Mapping[str, str]]
-    required: Mapping[str, tuple[str, ...]]
 
 
 @functools.cache
 def _tables() -> _Tables:
     # Read when it is needed first: most commands need it for one document, or for none.
     document = json.loads((resources.files(__package__) / "kubernetes_types.json").read_text(encoding="utf-8"))
-    types: dict[str, dict[str, str]] = document["types"]
-    required = {
-        name: tuple(field for field, kind in fields.items() if kind.endswith("!")) for name, fields in types.items()
-    }
-    plain = {name: {field: kind.rstrip("!") for field, kind in fields.items()} for name, fields in types.items()}
-    return _Tables(document["kinds"], plain, required)
+    return _Tables(document["kinds"], document["types"])
+
+
+_resolved: Final[dict[str, _Type]] = {}
+
+
+def _type(name: str) -> _Type:
+    if (known := _resolved.get(name)) is not None:
+        return known
+    made = _resolved[name] = _Type(name)  # before its parts: a type may be a part of itself
+    if name in _SCALARS:
+        made.is_valid, made.certain = _SCALARS[name], _CERTAIN.get(name, ())
+    elif name.startswith("[]"):
+        made.items = _type(name[2:])
+    elif name.startswith("{}"):
+        made.values = _type(name[2:])
+    else:
+        fields = _tables().types[name]
+        made.required = tuple(one for one, kind in fields.items() if kind.endswith("!"))
+        made.fields = {one: _type(kind.rstrip("!")) for one, kind in fields.items()}
+    return made
 
 
 def type_of_kind(api_version: str, kind: str) -> str:
@@ -64,75 +92,80 @@ def type_of_kind(api_version: str, kind: str) -> str:
     return _tables().kinds.get(f"{api_version}/{kind}", "")
 
 
+@functools.cache
 def fields_of(type_: str) -> Mapping[str, str]:
     """The fields of an object's type, with their types."""
-    return _tables().types[type_]
+    return {name: part.name for name, part in _type(type_).fields.items()}
 
 
 def type_mistakes(value: object, type_: str, loc: FieldPath = ()) -> list[TypeMistake]:
     """Everything in a value that is not of its type. Nothing (null) is of every type, except in a list or mapping."""
     found: list[TypeMistake] = []
-    _check(value, type_, loc, "", found)
+    _check(value, _type(type_), loc, "", found)
     return found
 
 
-def _check(value: Any, type_: str, loc: FieldPath, owner: str, found: list[TypeMistake]) -> None:
-    is_valid = _SCALARS.get(type_)
-    if is_valid is not None:
-        if not is_valid(value):
-            found.append(TypeMistake(loc, type_, value, owner))
-    elif type_.startswith("[]"):
+def _check(value: Any, kind: _Type, loc: FieldPath, owner: str, found: list[TypeMistake]) -> None:
+    if kind.is_valid is not None:
+        if not kind.is_valid(value):
+            found.append(TypeMistake(loc, kind.name, value, owner))
+    elif kind.items is not None:
         if not isinstance(value, list):
-            found.append(TypeMistake(loc, type_, value, owner))
+            found.append(TypeMistake(loc, kind.name, value, owner))
             return
-        inner = type_[2:]
         for index, item in enumerate(value):
-            _check(item, inner, (*loc, index), "", found)
-    elif not isinstance(value, Mapping):
-        found.append(TypeMistake(loc, type_, value, owner))
-    elif type_.startswith("{}"):
-        inner = type_[2:]
+            if type(item) not in kind.items.certain:
+                _check(item, kind.items, (*loc, index), "", found)
+    elif type(value) is not dict and not isinstance(value, Mapping):
+        found.append(TypeMistake(loc, kind.name, value, owner))
+    elif kind.values is not None:
         for key, item in value.items():
             if not isinstance(key, str):
                 found.append(TypeMistake((*loc, str(key)), "key", key, owner))
-            else:
-                _check(item, inner, (*loc, key), "", found)
+            elif type(item) not in kind.values.certain:
+                _check(item, kind.values, (*loc, key), "", found)
     else:
-        _check_object(value, type_, loc, found)
+        _check_object(value, kind, loc, found)
 
 
-def _check_object(value: Mapping[Any, Any], type_: str, loc: FieldPath, found: list[TypeMistake]) -> None:
-    fields = _tables().types[type_]
+def _check_object(value: Mapping[Any, Any], kind: _Type, loc: FieldPath, found: list[TypeMistake]) -> None:
     for key, item in value.items():
-        kind = fields.get(key)
-        if kind is None:
-            found.append(TypeMistake((*loc, str(key)), UNKNOWN if isinstance(key, str) else "key", key, type_))
-        elif item is not None:
-            _check(item, kind, (*loc, key), type_, found)
-    for key in _tables().required[type_]:
+        wanted = kind.fields.get(key)
+        if wanted is None:
+            mistake = UNKNOWN if isinstance(key, str) else "key"
+            found.append(TypeMistake((*loc, str(key)), mistake, key, kind.name))
+        elif item is not None and type(item) not in wanted.certain:
+            _check(item, wanted, (*loc, key), kind.name, found)
+    for key in kind.required:
         if value.get(key) is None or value[key] == "":
-            found.append(TypeMistake((*loc, key), NOT_THERE, value.get(key), type_))
+            found.append(TypeMistake((*loc, key), NOT_THERE, value.get(key), kind.name))
 
 
-def typed_objects(value: object, type_: str, loc: FieldPath = ()) -> Iterator[TypedObject]:
+def typed_objects(value: object, type_: str, loc: FieldPath = ()) -> list[TypedObject]:
     """The objects in a value, itself included, that have a type; what is not of its type is passed over."""
-    if type_ in _SCALARS:
+    found: list[TypedObject] = []
+    _collect(value, _type(type_), loc, found)
+    return found
+
+
+def _collect(value: Any, kind: _Type, loc: FieldPath, found: list[TypedObject]) -> None:
+    if kind.is_valid is not None:
         return
-    if type_.startswith("[]"):
-        for index, item in enumerate(value if isinstance(value, list) else ()):
-            yield from typed_objects(item, type_[2:], (*loc, index))
-    elif not isinstance(value, Mapping):
+    if kind.items is not None:
+        if kind.items.is_valid is None and isinstance(value, list):
+            for index, item in enumerate(value):
+                _collect(item, kind.items, (*loc, index), found)
+    elif type(value) is not dict and not isinstance(value, Mapping):
         return
-    elif type_.startswith("{}"):
-        if type_[2:] not in _SCALARS:
+    elif kind.values is not None:
+        if kind.values.is_valid is None:
             for key, item in value.items():
-                yield from typed_objects(item, type_[2:], (*loc, key))
+                _collect(item, kind.values, (*loc, key), found)
     else:
-        yield TypedObject(loc, type_, value)
-        fields = _tables().types[type_]
+        found.append(TypedObject(loc, kind.name, value))
         for key, item in value.items():
-            if isinstance(item, (Mapping, list)) and key in fields:
-                yield from typed_objects(item, fields[key], (*loc, key))
+            if type(item) not in _SIMPLE and (part := kind.fields.get(key)) is not None:
+                _collect(item, part, (*loc, key), found)
 
 
 def _is_number(value: object, bits: int) -> bool:
@@ -170,3 +203,5 @@ _SCALARS: Final = {
     "time": lambda value: isinstance(value, str) and parse_time(value) is not None,
     "bytes": _is_bytes,
 }
+_CERTAIN: Final = {"string": (str,), "intOrString": (str,), "boolean": (bool,)}
+_SIMPLE: Final = (str, int, bool, type(None))

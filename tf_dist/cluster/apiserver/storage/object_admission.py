@@ -110,9 +110,10 @@ def _typed(kind: Kind, obj: Object, type_: str, old: Object | None) -> Object:
     missing = (Problem(format_field_path(one.loc), "Required value") for one in mistakes if one.loc[0] in _DESIRED)
     _require(kind, obj, missing)
     for field in obj.keys() & set(_DESIRED):
-        obj[field] = _without_nulls(obj[field])
         if obj[field] is None:
             del obj[field]
+        else:
+            _drop_nulls(obj[field])
     return obj
 
 
@@ -123,10 +124,18 @@ def unmarshal_error(mistake: TypeMistake) -> str:
     return f"json: cannot unmarshal {found} into field {format_field_path(mistake.loc)} of type {mistake.wanted}"
 
 
-def _without_nulls(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
-    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
+def _drop_nulls(value: Any) -> None:
+    """Remove fields that are null, in place."""
+    if type(value) is dict:
+        if None in value.values():
+            for key in [key for key, item in value.items() if item is None]:
+                del value[key]
+        value = value.values()
+    elif type(value) is not list:
+        return
+    for item in value:
+        if type(item) is dict or type(item) is list:
+            _drop_nulls(item)
 
 
 # 2. Admit: metadata of the server, defaults and rules
