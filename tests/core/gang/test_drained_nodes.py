@@ -150,3 +150,27 @@ def test_the_reconciler_decides_where_a_topology_domain_is_required() -> None:
     gang = job("gang", **{names.TOPOLOGY: "zone", names.TOPOLOGY_REQUIRED: "true"})
     asked = admitter([(gang, running(n1=2))], [], nodes("n1", n1=2, n2=2))
     assert asked.cycle(START).verdicts == {}
+
+
+def test_a_node_may_close_at_any_time_before_the_pods_exist() -> None:
+    """Also before the admission is written: the gang is asked again when it is."""
+    cluster = {one["metadata"]["name"]: one for one in nodes(n1=2, n2=2)}
+    closed = {one["metadata"]["name"]: one for one in nodes("n1", n1=2, n2=2)}
+    asked = admitter([(DRAINED, running(n1=2))], [], list(cluster.values()))
+    assert asked.cycle(START).verdicts == {}
+    asked.update(AdmissionChanges(nodes=closed))
+    assert isinstance(moved := asked.cycle(START).verdicts[DRAINED.uid], Resize)
+    assert moved.placement == {"worker": {"n2": 2}}
+
+    asked = admitter([(DRAINED, Status())], [], [cluster["n1"]])
+    assert isinstance(asked.cycle(START).verdicts[DRAINED.uid], Admit)
+    asked.update(AdmissionChanges(nodes=closed))
+    assert asked.cycle(START + 1).verdicts == {}
+    asked.update(AdmissionChanges(jobs={DRAINED.uid: AdmissionRequest(DRAINED, running(n1=2), START)}))
+    assert isinstance(moved := asked.cycle(START + 2).verdicts[DRAINED.uid], Resize)
+    assert moved.placement == {"worker": {"n2": 2}}
+    asked.update(
+        AdmissionChanges(jobs={DRAINED.uid: AdmissionRequest(DRAINED, running(n2=2), START)}, nodes={"n2": None})
+    )
+    assert isinstance(moved := asked.cycle(START + 3).verdicts[DRAINED.uid], Resize)
+    assert moved.placement == {}
