@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -604,3 +605,36 @@ def test_a_namespace_is_yielded_as_soon_as_the_cluster_has_a_controller(cluster:
     finally:
         one.stop()
         cluster.delete(LEASES, *wider)
+
+
+class WithWatchesThatEnd(MemoryCluster):
+    """A server that ends all watches when it is asked to, as each does now and then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.streams: list[Any] = []
+
+    def watch(self, *args: Any, **more: Any) -> Any:
+        self.streams.append(stream := super().watch(*args, **more))
+        return stream
+
+
+def test_a_lease_that_is_given_back_between_two_watches_is_taken_soon() -> None:
+    """No event says so: the list before the next watch does."""
+    ref = LeaseRef("default", "test-gap")
+    with WithWatchesThatEnd() as cluster:
+        cluster.create(LEASES, ref.namespace, lease.new_lease(ref, "other", 1000.0, NOW))
+        candidate = LeaderElector(cluster, ref, "candidate", renew_every=5.0)
+        candidate.start()
+        try:
+            until(lambda: cluster.streams and candidate.other_since < math.inf, 60)
+            renewed = lease.renewed_lease(cluster.get(LEASES, *ref), 1000.0, NOW + 1)
+            version = cluster.replace(LEASES, *ref, renewed)["metadata"]["resourceVersion"]
+            until(lambda: version in candidate._seen._seen, 60)  # the watch has shown it
+            for stream in cluster.streams:
+                stream.close()
+            until(lambda: ref not in candidate._streams, 60)
+            cluster.delete(LEASES, *ref)
+            until(candidate.valid, 60)
+        finally:
+            candidate.stop()

@@ -201,6 +201,8 @@ class LeaderElector:
                             stream.close()
                     for lease in found:
                         self._noticed(ref, WatchEvent("ADDED", lease))
+                    if not found:
+                        self.wake()  # it was deleted before this watch began, and nothing else will say so
                     for event in stream:
                         self._noticed(ref, event)
             with self._lock:
