@@ -196,8 +196,14 @@ class SchedulerCache:
             return []
         if self._checked_layout != pods.layout:
             self._checked_layout, self._unchecked = pods.layout, dict(self.unstarted)
-        checked = [(entry, _on_closed_nodes(pods, entry)) for entry in self._unchecked.values()]
-        found = [(entry, left) for entry, left in checked if left]
+        found: list[tuple[Workload, dict[str, Counter[str]]]] = []
+        for entry in self._unchecked.values():
+            left: dict[str, Counter[str]] = {}
+            for type_, shape, number, nodes in entry.held.unstarted:
+                if closed := [node for node in nodes if not pods.takes(shape, node)]:
+                    left[type_] = Counter([node for node in sorted(closed) for _ in range(nodes[node])][:number])
+            if left:
+                found.append((entry, left))
         self._unchecked = {entry.uid: entry for entry, _ in found}
         return found
 
@@ -328,14 +334,6 @@ class SchedulerCache:
         at = entry.gang.assigned.at if entry.gang.assigned else 0.0
         priority, size = entry.gang.priority, -entry.held.pods
         return (self.youngest, (priority, -at, size, entry.uid)), (self.largest, (priority, size, -at, entry.uid))
-
-
-def _on_closed_nodes(pods: AssumedPods, entry: Workload) -> dict[str, Counter[str]]:
-    found: dict[str, Counter[str]] = {}
-    for type_, shape, number, nodes in entry.held.unstarted:
-        if closed := [node for node in nodes if not pods.takes(shape, node)]:
-            found[type_] = Counter([node for node in sorted(closed) for _ in range(nodes[node])][:number])
-    return found
 
 
 def _ordering_key(gang: Gang) -> tuple[object, ...]:

@@ -71,20 +71,28 @@ _resolved: Final[dict[str, _Type]] = {}
 
 
 def _type(name: str) -> _Type:
-    if (known := _resolved.get(name)) is not None:
+    if (known := _resolved.get(name)) is None:
+        made: dict[str, _Type] = {}
+        known = _resolve(name, made)
+        _resolved.update(made)  # not before all are complete: other threads read them
+    return known
+
+
+def _resolve(name: str, made: dict[str, _Type]) -> _Type:
+    if (known := _resolved.get(name) or made.get(name)) is not None:
         return known
-    made = _resolved[name] = _Type(name)  # before its parts: a type may be a part of itself
+    one = made[name] = _Type(name)  # before its parts: a type may be a part of itself
     if name in _SCALARS:
-        made.is_valid, made.certain = _SCALARS[name], _CERTAIN.get(name, ())
+        one.is_valid, one.certain = _SCALARS[name], _CERTAIN.get(name, ())
     elif name.startswith("[]"):
-        made.items = _type(name[2:])
+        one.items = _resolve(name[2:], made)
     elif name.startswith("{}"):
-        made.values = _type(name[2:])
+        one.values = _resolve(name[2:], made)
     else:
         fields = _tables().types[name]
-        made.required = tuple(one for one, kind in fields.items() if kind.endswith("!"))
-        made.fields = {one: _type(kind.rstrip("!")) for one, kind in fields.items()}
-    return made
+        one.required = tuple(key for key, kind in fields.items() if kind.endswith("!"))
+        one.fields = {key: _resolve(kind.rstrip("!"), made) for key, kind in fields.items()}
+    return one
 
 
 def type_of_kind(api_version: str, kind: str) -> str:
@@ -125,20 +133,16 @@ def _check(value: Any, kind: _Type, loc: FieldPath, owner: str, found: list[Type
             elif type(item) not in kind.values.certain:
                 _check(item, kind.values, (*loc, key), "", found)
     else:
-        _check_object(value, kind, loc, found)
-
-
-def _check_object(value: Mapping[Any, Any], kind: _Type, loc: FieldPath, found: list[TypeMistake]) -> None:
-    for key, item in value.items():
-        wanted = kind.fields.get(key)
-        if wanted is None:
-            mistake = UNKNOWN if isinstance(key, str) else "key"
-            found.append(TypeMistake((*loc, str(key)), mistake, key, kind.name))
-        elif item is not None and type(item) not in wanted.certain:
-            _check(item, wanted, (*loc, key), kind.name, found)
-    for key in kind.required:
-        if value.get(key) is None or value[key] == "":
-            found.append(TypeMistake((*loc, key), NOT_THERE, value.get(key), kind.name))
+        for key, item in value.items():
+            wanted = kind.fields.get(key)
+            if wanted is None:
+                mistake = UNKNOWN if isinstance(key, str) else "key"
+                found.append(TypeMistake((*loc, str(key)), mistake, key, kind.name))
+            elif item is not None and type(item) not in wanted.certain:
+                _check(item, wanted, (*loc, key), kind.name, found)
+        for key in kind.required:
+            if value.get(key) is None or value[key] == "":
+                found.append(TypeMistake((*loc, key), NOT_THERE, value.get(key), kind.name))
 
 
 def typed_objects(value: object, type_: str, loc: FieldPath = ()) -> list[TypedObject]:
