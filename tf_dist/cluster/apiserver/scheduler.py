@@ -26,9 +26,8 @@ from tf_dist.core.gang.placement.anti_affinity import (
     host_ports,
     pods_exclude_each_other,
 )
-from tf_dist.core.gang.resources.pod_requests import pod_requests
+from tf_dist.core.gang.resources.pod_requests import parse_resources, pod_requests, subtract_resources
 from tf_dist.core.model.fieldpath import value_at
-from tf_dist.core.model.quantity import parse_quantity
 from tf_dist.core.model.timestamps import format_time
 from tf_dist.errors import ClusterError, Conflict, NotFound, Rejected
 
@@ -45,30 +44,13 @@ class ScheduleResult(NamedTuple):
     message: str = ""
 
 
-def parse_resources(quantities: Mapping[str, Any] | None) -> Amounts:
-    """Quantities as numbers; malformed ones count as zero."""
-    found: Amounts = {}
-    for name, text in (quantities or {}).items():
-        try:
-            found[name] = parse_quantity(text)
-        except ValueError:
-            continue
-    return found
-
-
 def free_resources(nodes: Iterable[Object], taken: Iterable[tuple[str, Amounts]]) -> dict[str, Amounts]:
     """Each node's allocatable resources minus the requests of its pods."""
     free = {node["metadata"]["name"]: parse_resources(value_at(node, "status", "allocatable")) for node in nodes}
     for name, wanted in taken:
         if name in free:
-            assume_resources(free[name], wanted)
+            free[name] = subtract_resources(free[name], wanted)
     return free
-
-
-def assume_resources(free: Amounts, wanted: Amounts) -> None:
-    """Subtract in place."""
-    for name, amount in wanted.items():
-        free[name] = free.get(name, _ZERO) - amount
 
 
 def schedule_pod(
@@ -289,7 +271,7 @@ class Scheduler:
         with suppress(NotFound, Conflict, Rejected):  # it went, or was bound, or was replaced by another one
             if choice.node:
                 self._cluster.bind(metadata["namespace"], metadata["name"], choice.node)
-                assume_resources(free[choice.node], self._wanted(pod))
+                free[choice.node] = subtract_resources(free[choice.node], self._wanted(pod))
                 neighbours.add(pod, choice.node)
                 return True
             self._explain(pod, choice.message)
