@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -26,7 +27,7 @@ from tf_dist.client.log_follower import (
     ResumingLogStream,
     log_opener,
 )
-from tf_dist.client.monitor import JobInformer, JobMonitor, ObjectsListed
+from tf_dist.client.monitor import JobInformer, JobMonitor, ObjectsListed, SignalReceived
 from tf_dist.client.stored_jobs import StoredJob
 from tf_dist.cluster.api import ALL_LINES, PODS, TFJOBS, LogOptions, Object
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
@@ -195,6 +196,16 @@ def test_a_refusal_is_followed_by_what_to_do_once() -> None:
             monitor.show([])
     (said,) = view.said
     assert said.startswith("what to do: add securityContext")
+
+
+@pytest.mark.parametrize("signals", [0, 1])
+def test_a_log_that_cannot_be_read_is_reported_unless_the_user_ends_the_job(signals: int) -> None:
+    view, job = Silent(), stored_job()
+    unread = LogEnded(ContainerInstance("p", "tf-dist-code", 0), "container tf-dist-code is waiting to start")
+    with JobInformer(job) as informer, MemoryCluster() as cluster:
+        monitor = JobMonitor(cluster, job, view, informer, LogFollower(job.job, lambda *_: FixedStream([]), informer))
+        monitor.show([*[SignalReceived(signal.SIGINT)] * signals, unread])
+    assert view.said == ["no more lines of tf-dist-code: container tf-dist-code is waiting to start"][signals:]
 
 
 QUIET = 0.05

@@ -452,7 +452,8 @@ class JobMonitor:
                 case SignalReceived():
                     self.signal = self.signal or item.number
                     self.signals += 1
-                case LogEnded() if item.problem and item.problem not in self._warned:
+                # After Ctrl-C, pods go, also those whose containers never ran.
+                case LogEnded() if item.problem and not self.signal and item.problem not in self._warned:
                     self._warned |= {item.problem}
                     self._view.say(f"no more lines of {item.instance.container}: {item.problem}", "yellow")
 
