@@ -47,6 +47,12 @@ NOT_MISSED = (
     "Event.metadata",
     "Event.involvedObject",
 )
+# Fields of other versions of Kubernetes than that of the document.
+OTHER_VERSIONS = {
+    "ObjectMeta": ["clusterName"],
+    "PodSpec": ["evictionResponders", "schedulingGroup"],
+    "VolumeMount": ["bindMountOptions"],
+}
 FORMATS = {"int32": "int32", "int64": "int64", "byte": "bytes", "double": "number"}
 
 
@@ -93,11 +99,12 @@ def read_types(document: Mapping[str, Any]) -> dict[str, Any]:
         definition = definitions[name]
         required = definition.get("required", ())
         short = short_name(name)
-        types[short] = {
+        fields = {
             field: type_name(schema, reached)
             + ("!" if field in required and f"{short}.{field}" not in NOT_MISSED else "")
-            for field, schema in sorted(definition.get("properties", {}).items())
+            for field, schema in definition.get("properties", {}).items()
         }
+        types[short] = dict(sorted((fields | dict.fromkeys(OTHER_VERSIONS.get(short, ()), "any")).items()))
     shown = {kind: short_name(name) for kind, name in kinds.items()}
     return {"kinds": shown, "types": dict(sorted(types.items()))}
 

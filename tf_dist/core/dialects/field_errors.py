@@ -9,14 +9,17 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from typing import Any, Final, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
 from tf_dist.core.model.fieldpath import FieldPath, format_field_path, suggestion
+from tf_dist.core.model.quantity import parse_quantity
 from tf_dist.errors import InvalidJob, Problem
 
 MISSING: Final = "is required and missing"
+QUANTITY_HINT: Final = "write a number and a suffix, of at most 2^63: 500m, 2, 64Gi"
 
 
 def describe_value(value: object) -> str:
@@ -27,9 +30,9 @@ def describe_value(value: object) -> str:
         case bool():
             return f"the boolean {str(value).lower()}"
         case int() | float():
-            return f"the number {_short(value)}"
+            return f"the number {short_text(value)}"
         case str():
-            return f"the text {_short(value)}"
+            return f"the text {short_text(value)}"
         case Mapping():
             return "a mapping"
         case list() | tuple():
@@ -40,7 +43,7 @@ def describe_value(value: object) -> str:
 
 def unknown_value(value: object) -> str:
     """The message about an unknown value: ``unknown value 'Sometimes'``, ``unknown value: a list``."""
-    return f"unknown value {_short(value)}" if isinstance(value, str) else f"unknown value: {describe_value(value)}"
+    return f"unknown value {short_text(value)}" if isinstance(value, str) else f"unknown value: {describe_value(value)}"
 
 
 def quote_hint(value: object) -> str:
@@ -50,7 +53,7 @@ def quote_hint(value: object) -> str:
     if isinstance(value, bool):
         return f'write it in quotes: "{str(value).lower()}"'
     if isinstance(value, (int, float)):
-        return f'write it in quotes: "{_short(value)}"'
+        return f'write it in quotes: "{short_text(value)}"'
     return "" if isinstance(value, (list, Mapping)) else "write it in quotes"
 
 
@@ -70,7 +73,7 @@ def in_source_words(problem: Problem, value: object, written: str) -> Problem:
     return replace(problem, message=message, hint=hint)
 
 
-def _short(value: object) -> str:
+def short_text(value: object) -> str:
     """A scalar's text, shortened to one line. (Python cannot print an int of thousands of digits.)"""
     if isinstance(value, int) and value.bit_length() > 256:
         return "too large to print"
@@ -142,7 +145,6 @@ class FieldErrors:
 
     def unreadable(self, loc: FieldPath, message: str, hint: str = "") -> None:
         """Add an error about a value that cannot be read at all."""
-        self.partial = True
         self.error(loc, message, hint)
         self._unreadable.add(format_field_path(loc))
 
@@ -160,8 +162,10 @@ class FieldErrors:
             raise InvalidJob(self._errors)
 
 
-def report_schema_errors(error: ValidationError, model: type[BaseModel], out: FieldErrors) -> list[FieldPath]:
-    """Add pydantic's findings; returns the paths of the values that could not be read."""
+def report_schema_errors(
+    error: ValidationError, model: type[BaseModel], out: FieldErrors, within: FieldPath = ()
+) -> list[FieldPath]:
+    """Add pydantic's findings about the value at ``within``; returns the paths of the values that could not be read."""
     places: list[FieldPath] = []
     for detail in error.errors(include_url=False):
         loc: FieldPath = tuple(detail["loc"])
@@ -169,10 +173,11 @@ def report_schema_errors(error: ValidationError, model: type[BaseModel], out: Fi
             loc = loc[:-1]
             detail["type"] = "invalid_key"
         if detail["type"] == "extra_forbidden":
-            out.unknown_key(loc, suggestion(str(loc[-1]), keys_at(model, loc[:-1])))
+            out.unknown_key((*within, *loc), suggestion(str(loc[-1]), keys_at(model, loc[:-1])))
             out.partial |= out.strict
             continue
-        out.unreadable(loc, *_translated(detail["type"], detail["input"], detail.get("ctx", {}), loc))
+        out.partial |= not within  # what is wrong in a template does not concern other keys
+        out.unreadable((*within, *loc), *_translated(detail["type"], detail["input"], detail.get("ctx", {}), loc))
         places.append(loc)
     return places
 
@@ -190,8 +195,15 @@ _WANTED: Final = {
 def _translated(kind: str, found: object, context: Mapping[str, Any], loc: FieldPath) -> tuple[str, str]:
     """Message and hint for one of pydantic's error types."""
     match kind:
-        case "missing":
+        case "missing" | "string_too_short":
             return MISSING, ""
+        case "string_too_long":
+            return f"is longer than the {context['max_length']} characters that a name may have", ""
+        case "too_long":
+            return f"more than {context['max_length']} {loc[-1]}", ""
+        case "value_error":
+            message, hint, _ = context["error"].args
+            return message, hint
         case "invalid_key":
             return f"a key must be text, not {describe_value(loc[-1])}", quote_hint(loc[-1])
         case "literal_error":
@@ -200,9 +212,9 @@ def _translated(kind: str, found: object, context: Mapping[str, Any], loc: Field
         case "greater_than_equal":
             least = context["ge"]
             message = "must not be negative" if least == 0 else f"must be at least {least}"
-            return f"{message}, not {_short(found)}", ""
+            return f"{message}, not {short_text(found)}", ""
         case "less_than_equal":
-            return f"must be at most {context['le']}, not {_short(found)}", ""
+            return f"must be at most {context['le']}, not {short_text(found)}", ""
         case _ if kind in _WANTED:
             return f"must be {_WANTED[kind]}, not {describe_value(found)}", _type_hint(kind, found)
         case _:
@@ -252,35 +264,22 @@ def _is_model(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, BaseModel)
 
 
-def mapping_at(value: object, loc: FieldPath, out: FieldErrors) -> Mapping[str, Any] | None:
-    """The value if it is a mapping; else None, with an error."""
-    if isinstance(value, Mapping):
-        return value
-    out.error(loc, f"must be a mapping (key: value), not {describe_value(value)}")
-    return None
+def read_quantity(value: object) -> Decimal:
+    """The amount of a resource; ValueError with a message, a hint, and the amount if it is only negative."""
+    try:
+        amount = parse_quantity(value)
+    except ValueError:
+        raise ValueError(f"is not a quantity: {describe_value(value)}", QUANTITY_HINT, None) from None
+    if amount < 0:
+        raise ValueError(f"must not be negative, not {describe_value(value)}", "write 0 or more", amount)
+    return amount
 
 
-def list_at(found: Mapping[str, Any], key: str, loc: FieldPath, out: FieldErrors) -> list[Any]:
-    """The list under a key, empty if there is none; anything else is an error."""
-    value = found.get(key)
-    if value is None:
-        return []
-    if isinstance(value, list):
-        return value
-    out.error((*loc, key), f"must be a list (- item), not {describe_value(value)}")
-    return []
-
-
-def text_at(
-    found: Mapping[str, Any], key: str, loc: FieldPath, out: FieldErrors, *, required: bool = True
-) -> str | None:
-    """The text under a key; a number, boolean or (if required) nothing there is an error."""
-    value = found.get(key)
-    if isinstance(value, str) and (value or not required):
-        return value
-    if value is None or value == "":
-        if required:
-            out.error((*loc, key), MISSING)
-    else:
-        out.error((*loc, key), f"must be text, not {describe_value(value)}", quote_hint(value))
-    return None
+def check_quantity(value: object, loc: FieldPath, out: FieldErrors) -> Decimal | None:
+    """The amount of a resource, with an error if it is negative; None, with an error, if it cannot be read."""
+    try:
+        return read_quantity(value)
+    except ValueError as error:
+        message, hint, negative = error.args
+        out.error(loc, message, hint)
+        return negative if isinstance(negative, Decimal) else None

@@ -405,7 +405,7 @@ def _check_gang(spec: Spec, out: FieldErrors) -> None:
             f"write {total} or less, or leave it out",
         )
     if policy.min_resources is not None:
-        read_quantities({"minResources": policy.min_resources}, "minResources", place, out)
+        read_quantities(policy.min_resources, (*place, "minResources"), out)
         out.warn((*place, "minResources"), "is not used: tf-dist adds up what the gang's pods request")
 
 

@@ -55,16 +55,10 @@ class _Type:
     required: tuple[str, ...] = ()  # of an object
 
 
-class _Tables(NamedTuple):
-    kinds: Mapping[str, str]
-    types: Mapping[str, Mapping[str, str]]
-
-
 @functools.cache
-def _tables() -> _Tables:
+def _tables() -> Any:
     # Read when it is needed first: most commands need it for one document, or for none.
-    document = json.loads((resources.files(__package__) / "kubernetes_types.json").read_text(encoding="utf-8"))
-    return _Tables(document["kinds"], document["types"])
+    return json.loads((resources.files(__package__) / "kubernetes_types.json").read_text(encoding="utf-8"))
 
 
 _resolved: Final[dict[str, _Type]] = {}
@@ -89,7 +83,7 @@ def _resolve(name: str, made: dict[str, _Type]) -> _Type:
     elif name.startswith("{}"):
         one.values = _resolve(name[2:], made)
     else:
-        fields = _tables().types[name]
+        fields: dict[str, str] = _tables()["types"][name]
         one.required = tuple(key for key, kind in fields.items() if kind.endswith("!"))
         one.fields = {key: _resolve(kind.rstrip("!"), made) for key, kind in fields.items()}
     return one
@@ -97,7 +91,7 @@ def _resolve(name: str, made: dict[str, _Type]) -> _Type:
 
 def type_of_kind(api_version: str, kind: str) -> str:
     """The type of a kind, ``v1`` and ``Pod``; "" for one that is not Kubernetes' own, or not in the table."""
-    return _tables().kinds.get(f"{api_version}/{kind}", "")
+    return str(_tables()["kinds"].get(f"{api_version}/{kind}", ""))
 
 
 @functools.cache
@@ -106,14 +100,21 @@ def fields_of(type_: str) -> Mapping[str, str]:
     return {name: part.name for name, part in _type(type_).fields.items()}
 
 
-def type_mistakes(value: object, type_: str, loc: FieldPath = ()) -> list[TypeMistake]:
-    """Everything in a value that is not of its type. Nothing (null) is of every type, except in a list or mapping."""
+def type_mistakes(
+    value: object, type_: str, loc: FieldPath = (), objects: list[TypedObject] | None = None
+) -> list[TypeMistake]:
+    """Everything in a value that is not of its type. Nothing (null) is of every type, except in a list or mapping.
+
+    ``objects``: gets the objects in the value that have a type, itself included.
+    """
     found: list[TypeMistake] = []
-    _check(value, _type(type_), loc, "", found)
+    _check(value, _type(type_), loc, "", found, objects)
     return found
 
 
-def _check(value: Any, kind: _Type, loc: FieldPath, owner: str, found: list[TypeMistake]) -> None:
+def _check(
+    value: Any, kind: _Type, loc: FieldPath, owner: str, found: list[TypeMistake], objects: list[TypedObject] | None
+) -> None:
     if kind.is_valid is not None:
         if not kind.is_valid(value):
             found.append(TypeMistake(loc, kind.name, value, owner))
@@ -123,7 +124,7 @@ def _check(value: Any, kind: _Type, loc: FieldPath, owner: str, found: list[Type
             return
         for index, item in enumerate(value):
             if type(item) not in kind.items.certain:
-                _check(item, kind.items, (*loc, index), "", found)
+                _check(item, kind.items, (*loc, index), "", found, objects)
     elif type(value) is not dict and not isinstance(value, Mapping):
         found.append(TypeMistake(loc, kind.name, value, owner))
     elif kind.values is not None:
@@ -131,45 +132,20 @@ def _check(value: Any, kind: _Type, loc: FieldPath, owner: str, found: list[Type
             if not isinstance(key, str):
                 found.append(TypeMistake((*loc, str(key)), "key", key, owner))
             elif type(item) not in kind.values.certain:
-                _check(item, kind.values, (*loc, key), "", found)
+                _check(item, kind.values, (*loc, key), "", found, objects)
     else:
+        if objects is not None:
+            objects.append(TypedObject(loc, kind.name, value))
         for key, item in value.items():
             wanted = kind.fields.get(key)
             if wanted is None:
                 mistake = UNKNOWN if isinstance(key, str) else "key"
                 found.append(TypeMistake((*loc, str(key)), mistake, key, kind.name))
             elif item is not None and type(item) not in wanted.certain:
-                _check(item, wanted, (*loc, key), kind.name, found)
+                _check(item, wanted, (*loc, key), kind.name, found, objects)
         for key in kind.required:
             if value.get(key) is None or value[key] == "":
                 found.append(TypeMistake((*loc, key), NOT_THERE, value.get(key), kind.name))
-
-
-def typed_objects(value: object, type_: str, loc: FieldPath = ()) -> list[TypedObject]:
-    """The objects in a value, itself included, that have a type; what is not of its type is passed over."""
-    found: list[TypedObject] = []
-    _collect(value, _type(type_), loc, found)
-    return found
-
-
-def _collect(value: Any, kind: _Type, loc: FieldPath, found: list[TypedObject]) -> None:
-    if kind.is_valid is not None:
-        return
-    if kind.items is not None:
-        if kind.items.is_valid is None and isinstance(value, list):
-            for index, item in enumerate(value):
-                _collect(item, kind.items, (*loc, index), found)
-    elif type(value) is not dict and not isinstance(value, Mapping):
-        return
-    elif kind.values is not None:
-        if kind.values.is_valid is None:
-            for key, item in value.items():
-                _collect(item, kind.values, (*loc, key), found)
-    else:
-        found.append(TypedObject(loc, kind.name, value))
-        for key, item in value.items():
-            if type(item) not in _SIMPLE and (part := kind.fields.get(key)) is not None:
-                _collect(item, part, (*loc, key), found)
 
 
 def _is_number(value: object, bits: int) -> bool:
@@ -208,4 +184,3 @@ _SCALARS: Final = {
     "bytes": _is_bytes,
 }
 _CERTAIN: Final = {"string": (str,), "intOrString": (str,), "boolean": (bool,)}
-_SIMPLE: Final = (str, int, bool, type(None))

@@ -18,7 +18,7 @@ from tf_dist.cluster.api_errors import AdmissionDenied, BadRequest, Invalid
 from tf_dist.cluster.apiserver.storage.api_resources import Kind, ResourceRegistry, kind_from_crd
 from tf_dist.cluster.apiserver.storage.store import Clock, Key, Store, deep_copy_json
 from tf_dist.core.dialects.field_errors import MISSING, FieldErrors
-from tf_dist.core.dialects.pod_rules.typed_values import check_rules
+from tf_dist.core.dialects.pod_rules import check_rules
 from tf_dist.core.dialects.pod_template import check_spec, require_container
 from tf_dist.core.gang.resources.admission_config import container_defaults
 from tf_dist.core.gang.resources.pod_requests import with_container_defaults

@@ -1,0 +1,682 @@
+"""The rules of pods that an API server checks: the types of Kubernetes, and rules of fields and of objects.
+
+A rule belongs to a type of Kubernetes' API, and holds wherever a pod has an object of that type. ``pod_template``
+checks relations between parts of a pod.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from tf_dist.core.dialects.common_schema import INT32_MAX, check_label
+from tf_dist.core.dialects.field_errors import (
+    MISSING,
+    QUANTITY_HINT,
+    FieldErrors,
+    check_quantity,
+    describe_value,
+    quote_hint,
+    short_text,
+    unknown_value,
+)
+from tf_dist.core.model.fieldpath import FieldPath, mapping, nearest_word, suggestion
+from tf_dist.core.model.names import DNS_LABEL, is_dns_label, is_label_key, is_label_value
+from tf_dist.core.openapi.kubernetes_types import (
+    NOT_THERE,
+    UNKNOWN,
+    TypedObject,
+    TypeMistake,
+    fields_of,
+    type_mistakes,
+)
+
+FieldRule = Callable[[Any, FieldPath, FieldErrors], None]
+"""Checks a field that is present and has the right type."""
+ObjectRule = Callable[[Mapping[str, Any], FieldPath, FieldErrors], None]
+"""Checks relations between the fields of an object; fields of a wrong type are left out."""
+
+
+# -- fields --
+
+_PORT_NAME: Final = re.compile(r"(?=.*[a-z])(?=.{1,15}$)[a-z0-9](?:-?[a-z0-9])*")
+_SUBDOMAIN: Final = re.compile(rf"{DNS_LABEL.pattern}(?:\.{DNS_LABEL.pattern})*")
+_KEY: Final = re.compile(r"(?!\.{1,2}$)(?!\.\.)[-._a-zA-Z0-9]{1,253}")
+_VARIABLE: Final = re.compile(r"[ -<>-~]+")  # printable ASCII but for "="
+_HEADER: Final = re.compile(r"[-A-Za-z0-9]+")
+_KEY_HINT: Final = "a key is at most 63 letters, digits, '-', '_' and '.'; a domain and '/' may stand before it"
+_VALUE_HINT: Final = "at most 63 letters, digits, '-', '_' and '.', a letter or digit first and last"
+
+
+def _is(valid: Callable[[str], object], what: str, hint: str) -> FieldRule:
+    def check(value: str, loc: FieldPath, out: FieldErrors) -> None:
+        if value and not valid(value):
+            out.error(loc, f"{short_text(value)} is not {what}", hint)
+
+    return check
+
+
+check_label_key: Final = _is(is_label_key, "the key of a label", _KEY_HINT)
+_label_value: Final = _is(is_label_value, "the value of a label", _VALUE_HINT)
+_key: Final = _is(_KEY.fullmatch, "a key of a ConfigMap or Secret", "letters, digits, '-', '_' and '.' only")
+_header: Final = _is(_HEADER.fullmatch, "the name of a header", "letters, digits and '-' only")
+
+
+def _choice(*known: str) -> FieldRule:
+    def check(value: str, loc: FieldPath, out: FieldErrors) -> None:
+        if value and value not in known:
+            out.error(loc, unknown_value(value), suggestion(value, [one for one in known if one]))
+
+    return check
+
+
+def _between(least: int, most: int) -> FieldRule:
+    def check(value: int, loc: FieldPath, out: FieldErrors) -> None:
+        if not least <= value <= most:
+            out.error(loc, f"must be from {least} to {most}, not {value}", f"write a number from {least} to {most}")
+
+    return check
+
+
+def _file_mode(value: int, loc: FieldPath, out: FieldErrors) -> None:
+    if not 0 <= value <= 0o777:
+        out.error(loc, f"{value} is not a file mode", "write an octal number from 0000 to 0777, or its decimal value")
+
+
+def _not_negative(value: int, loc: FieldPath, out: FieldErrors) -> None:
+    if value < 0:
+        out.error(loc, f"must not be negative, not {value}", "write 0 or more")
+
+
+def _size(value: object, loc: FieldPath, out: FieldErrors) -> None:
+    check_quantity(value, loc, out)
+
+
+def _label(value: str, loc: FieldPath, out: FieldErrors) -> None:
+    if value:
+        check_label(value, loc, out)
+
+
+def _image(value: str, loc: FieldPath, out: FieldErrors) -> None:
+    if value != value.strip():
+        out.error(loc, "an image name has no blanks in it", "remove the blanks before and after it")
+    elif any(sign.isspace() for sign in value):
+        out.doubtful(loc, "an image name has no blanks in it")
+
+
+def check_subdomain(value: str, loc: FieldPath, out: FieldErrors) -> None:
+    """Check the name of an object."""
+    if value and (len(value) > 253 or not _SUBDOMAIN.fullmatch(value)):
+        better = re.sub(r"[^a-z0-9.]+", "-", value.lower()).strip("-.")[:253]
+        out.error(
+            loc,
+            f"{value!r} is not a valid Kubernetes name: lower-case letters, digits, '-' and '.' only",
+            f'write "{better}"' if _SUBDOMAIN.fullmatch(better) else "use the name of the object in the cluster",
+        )
+
+
+def label_rules(labels: Mapping[Any, Any], loc: FieldPath, out: FieldErrors) -> None:
+    """Check the keys and values of labels, or of a node selector."""
+    for key, value in labels.items():
+        if isinstance(key, str) and isinstance(value, str):
+            check_label_key(key, (*loc, key), out)
+            _label_value(value, (*loc, key), out)
+
+
+def _annotations(annotations: Mapping[Any, Any], loc: FieldPath, out: FieldErrors) -> None:
+    size = 0
+    for key, value in annotations.items():
+        size += len(str(key)) + len(str(value))
+        if isinstance(key, str) and not is_label_key(key.lower()):
+            out.error((*loc, key), f"{key!r} is not the key of an annotation", _KEY_HINT)
+    if size > 256 * 1024:
+        out.error(loc, f"are {size} bytes together; 262144 are allowed", "put large values into a ConfigMap")
+
+
+def _port_number(value: int, loc: FieldPath, out: FieldErrors) -> None:
+    if not 1 <= value <= 65535:
+        message = f"is not a port: {describe_value(value)}; ports go from 1 to 65535"
+        out.error(loc, message, "write a number from 1 to 65535")
+
+
+def _host_port(value: int, loc: FieldPath, out: FieldErrors) -> None:
+    if value:  # 0 is the same as none
+        _port_number(value, loc, out)
+
+
+def _port_name(value: str, loc: FieldPath, out: FieldErrors) -> None:
+    if value and not _PORT_NAME.fullmatch(value):
+        rule = "at most 15 lower-case letters, digits and single '-', one letter at least"
+        out.error(loc, f"{value!r} is not a port name: {rule}", "choose a shorter name" if len(value) > 15 else "")
+
+
+def _port(value: int | str, loc: FieldPath, out: FieldErrors) -> None:
+    if isinstance(value, int):
+        _port_number(value, loc, out)
+    elif not _PORT_NAME.fullmatch(value):
+        hint = f"write {value} without quotes" if value.isdecimal() else "write a number, or a name from ports"
+        out.error(loc, f"{value!r} is not the name of a port", hint)
+
+
+def _address(value: str, loc: FieldPath, out: FieldErrors) -> None:
+    try:
+        ipaddress.ip_address(value)
+    except ValueError:
+        out.error(loc, f"{value!r} is not an IP address", "write an address such as 10.0.0.10")
+
+
+def _absolute(value: str, loc: FieldPath, out: FieldErrors) -> None:
+    if value and not value.startswith("/"):
+        out.doubtful(loc, f"{value!r} must be absolute", f"write /{value}")
+
+
+def _no_way_up(value: str, loc: FieldPath, out: FieldErrors) -> None:
+    if ".." in value.split("/"):
+        out.error(loc, f"{value!r} must not contain '..'", "write the path without '..'")
+
+
+def _inner_path(value: str, loc: FieldPath, out: FieldErrors) -> None:
+    if value.startswith("/"):
+        out.error(loc, f"{value!r} must be a relative path", f"write {value.lstrip('/') or 'a path inside the volume'}")
+    _no_way_up(value, loc, out)
+
+
+def _file_path(value: str, loc: FieldPath, out: FieldErrors) -> None:
+    _inner_path(value, loc, out)
+    if value.startswith("..") and not value.startswith("../") and value != "..":
+        out.error(loc, f"{value!r} must not start with '..'", "begin the name with another character")
+
+
+def _variable(value: str, loc: FieldPath, out: FieldErrors) -> None:
+    if "=" in value:
+        out.error(loc, f"{value!r}: the name of a variable has no '='", "use name: and value:")
+    elif value and not _VARIABLE.fullmatch(value):
+        out.error(loc, f"{value!r} is not the name of a variable", "letters, digits and '_' only")
+
+
+def _each(rule: FieldRule, kind: type = str) -> FieldRule:
+    def check(values: Iterable[Any], loc: FieldPath, out: FieldErrors) -> None:
+        for index, value in enumerate(values):
+            if isinstance(value, kind):
+                rule(value, (*loc, index), out)
+
+    return check
+
+
+_label_values: Final = _each(_label_value)
+_USER: Final = _between(0, INT32_MAX)
+_WEIGHT: Final = _between(1, 100)
+_MODE: Final = {"defaultMode": _file_mode}
+_LABEL_KEYS: Final = ("matchLabelKeys", "mismatchLabelKeys")
+_SELECTORS: Final = ("In", "NotIn", "Exists", "DoesNotExist")
+_PROFILE: Final = _choice("Localhost", "RuntimeDefault", "Unconfined")
+_HONOR: Final = _choice("Honor", "Ignore")
+
+_FIELD_RULES: Final[Mapping[str, Mapping[str, FieldRule]]] = {
+    "PodSpec": {
+        "activeDeadlineSeconds": _between(1, INT32_MAX),
+        "terminationGracePeriodSeconds": _not_negative,
+        "restartPolicy": _choice("Always", "OnFailure", "Never"),
+        "dnsPolicy": _choice("ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"),
+        "preemptionPolicy": _choice("PreemptLowerPriority", "Never"),
+        "nodeSelector": label_rules,
+        "hostname": _label,
+        "subdomain": _label,
+        "hostnameOverride": check_subdomain,
+        "serviceAccountName": check_subdomain,
+        "priorityClassName": check_subdomain,
+        "runtimeClassName": check_subdomain,
+        "nodeName": check_subdomain,
+    },
+    "ObjectMeta": {"labels": label_rules, "annotations": _annotations},
+    "Container": {
+        "name": _label,
+        "image": _image,
+        "imagePullPolicy": _choice("Always", "IfNotPresent", "Never"),
+        "terminationMessagePolicy": _choice("File", "FallbackToLogsOnError"),
+        "restartPolicy": _choice("Always", "OnFailure", "Never"),
+    },
+    "ContainerPort": {
+        "name": _port_name,
+        "containerPort": _port_number,
+        "hostPort": _host_port,
+        "protocol": _choice("TCP", "UDP", "SCTP"),
+    },
+    "ContainerResizePolicy": {
+        "resourceName": _choice("cpu", "memory"),
+        "restartPolicy": _choice("NotRequired", "RestartContainer"),
+    },
+    "EnvVar": {"name": _variable},
+    "EnvFromSource": {"prefix": _variable},
+    "ConfigMapKeySelector": {"name": check_subdomain, "key": _key},
+    "SecretKeySelector": {"name": check_subdomain, "key": _key},
+    "ConfigMapEnvSource": {"name": check_subdomain},
+    "SecretEnvSource": {"name": check_subdomain},
+    "FileKeySelector": {"key": _variable, "volumeName": _label, "path": _no_way_up},
+    "Volume": {"name": _label},
+    "VolumeMount": {
+        "mountPath": _absolute,
+        "subPath": _inner_path,
+        "subPathExpr": _inner_path,
+        "mountPropagation": _choice("None", "HostToContainer", "Bidirectional"),
+        "recursiveReadOnly": _choice("Disabled", "IfPossible", "Enabled"),
+    },
+    "VolumeDevice": {"devicePath": _no_way_up},
+    "EmptyDirVolumeSource": {"sizeLimit": _size},
+    "HostPathVolumeSource": {
+        "path": _no_way_up,
+        "type": _choice(
+            "", "DirectoryOrCreate", "Directory", "FileOrCreate", "File", "Socket", "CharDevice", "BlockDevice"
+        ),
+    },
+    "KeyToPath": {"key": _key, "path": _file_path, "mode": _file_mode},
+    "DownwardAPIVolumeFile": {"path": _file_path, "mode": _file_mode},
+    **{f"{volume}VolumeSource": _MODE for volume in ("ConfigMap", "Secret", "DownwardAPI", "Projected")},
+    "ServiceAccountTokenProjection": {"expirationSeconds": _between(600, 2**32), "path": _file_path},
+    "Probe": {
+        **dict.fromkeys(("initialDelaySeconds", "timeoutSeconds", "periodSeconds"), _not_negative),
+        **dict.fromkeys(("successThreshold", "failureThreshold"), _not_negative),
+        "terminationGracePeriodSeconds": _between(1, 2**63 - 1),
+    },
+    "HTTPGetAction": {"port": _port, "scheme": _choice("HTTP", "HTTPS")},
+    "HTTPHeader": {"name": _header},
+    "TCPSocketAction": {"port": _port},
+    "GRPCAction": {"port": _port},
+    "SecurityContext": {
+        "runAsUser": _USER,
+        "runAsGroup": _USER,
+        "procMount": _choice("Default", "Unmasked"),
+    },
+    "PodSecurityContext": {
+        "runAsUser": _USER,
+        "runAsGroup": _USER,
+        "fsGroup": _USER,
+        "supplementalGroups": _each(_USER, int),
+        "fsGroupChangePolicy": _choice("OnRootMismatch", "Always"),
+        "supplementalGroupsPolicy": _choice("Merge", "Strict"),
+        "seLinuxChangePolicy": _choice("MountOption", "Recursive"),
+    },
+    "SeccompProfile": {"type": _PROFILE, "localhostProfile": _inner_path},
+    "AppArmorProfile": {"type": _PROFILE},
+    "PodOS": {"name": _choice("linux", "windows")},
+    "PodDNSConfig": {"nameservers": _each(_address)},
+    "HostAlias": {"ip": _address, "hostnames": _each(check_subdomain)},
+    "PodReadinessGate": {"conditionType": check_label_key},
+    "PodSchedulingGate": {"name": check_label_key},
+    "PodResourceClaim": {"name": _label},
+    "Toleration": {
+        "key": check_label_key,
+        "operator": _choice("Exists", "Equal", "Lt", "Gt"),
+        "effect": _choice("NoSchedule", "PreferNoSchedule", "NoExecute"),
+    },
+    "NodeSelectorRequirement": {"operator": _choice(*_SELECTORS, "Gt", "Lt")},
+    "LabelSelectorRequirement": {"operator": _choice(*_SELECTORS), "key": check_label_key, "values": _label_values},
+    "LabelSelector": {"matchLabels": label_rules},
+    "PreferredSchedulingTerm": {"weight": _WEIGHT},
+    "WeightedPodAffinityTerm": {"weight": _WEIGHT},
+    "PodAffinityTerm": {
+        "topologyKey": check_label_key,
+        "namespaces": _each(_label),
+        **dict.fromkeys(_LABEL_KEYS, _each(check_label_key)),
+    },
+    "TopologySpreadConstraint": {
+        "maxSkew": _between(1, INT32_MAX),
+        "minDomains": _between(1, INT32_MAX),
+        "whenUnsatisfiable": _choice("DoNotSchedule", "ScheduleAnyway"),
+        "nodeAffinityPolicy": _HONOR,
+        "nodeTaintsPolicy": _HONOR,
+        **dict.fromkeys(_LABEL_KEYS, _each(check_label_key)),
+    },
+}
+
+
+# -- objects --
+
+_REQUIRED: Final[Mapping[str, Mapping[str, str]]] = {
+    "Container": {"image": "add image: with the image of the container"},
+    "ContainerPort": {"containerPort": "add containerPort: with the number of the port"},
+    "EnvVar": {"name": "add name: with the name of the variable"},
+    "VolumeMount": {"mountPath": "add mountPath: with the folder in the container"},
+    "PersistentVolumeClaimVolumeSource": {"claimName": "add claimName: with the name of the PersistentVolumeClaim"},
+    "ConfigMapKeySelector": {"name": "add name: with the name of the ConfigMap", "key": "add key: with its key"},
+    "SecretKeySelector": {"name": "add name: with the name of the Secret", "key": "add key: with its key"},
+    "ConfigMapEnvSource": {"name": "add name: with the name of the ConfigMap"},
+    "SecretEnvSource": {"name": "add name: with the name of the Secret"},
+    "ConfigMapVolumeSource": {"name": "add name: with the name of the ConfigMap"},
+    "SecretVolumeSource": {"secretName": "add secretName: with the name of the Secret"},
+    "ConfigMapProjection": {"name": "add name: with the name of the ConfigMap"},
+    "SecretProjection": {"name": "add name: with the name of the Secret"},
+    "ExecAction": {"command": "add command: with the list of its words"},
+    "HTTPHeader": {"name": "add name: with the name of the header"},
+    "PodDNSConfigOption": {"name": "add name: with the name of the option"},
+    "TopologySpreadConstraint": {
+        "whenUnsatisfiable": "add whenUnsatisfiable: DoNotSchedule or ScheduleAnyway",
+        "topologyKey": "add topologyKey: with a label of nodes",
+        "maxSkew": "add maxSkew: 1 or more",
+    },
+    "WeightedPodAffinityTerm": {"weight": "add weight: 1 to 100"},
+    "PreferredSchedulingTerm": {"weight": "add weight: 1 to 100"},
+    "NodeSelector": {"nodeSelectorTerms": "add at least one term"},
+}
+"""Fields that an API server requires in addition to the schema, and hints for required fields."""
+
+
+class _OneOf(NamedTuple):
+    """Fields of which an object has exactly one."""
+
+    fields: tuple[str, ...]
+    what: str = "source"
+    hint: str = ""  # by default, to keep one of the fields
+
+    def check(self, found: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
+        if len(_present(found, self.fields)) != 1 and not out.has_error_in(loc):
+            hint = self.hint or f"keep one of {' and '.join(self.fields)}"
+            out.error(loc, f"names exactly one {self.what}", hint)
+
+
+_ONE_OF: Final[Mapping[str, _OneOf]] = {
+    "EnvFromSource": _OneOf(("configMapRef", "secretRef")),
+    "EnvVarSource": _OneOf((), hint="keep one of configMapKeyRef, secretKeyRef, fieldRef"),
+    "DownwardAPIVolumeFile": _OneOf(("fieldRef", "resourceFieldRef")),
+    "PodResourceClaim": _OneOf(("resourceClaimName", "resourceClaimTemplateName"), "claim"),
+}
+
+
+def _present(found: Mapping[str, Any], fields: tuple[str, ...] = ()) -> list[str]:
+    """The present fields among these."""
+    return [key for key in fields or found if found.get(key) is not None]
+
+
+_HANDLERS: Final = ("exec", "httpGet", "tcpSocket", "grpc", "sleep")
+
+
+def _check_handler(handler: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
+    found = _present(handler, _HANDLERS)
+    if len(found) > 1:
+        out.contradiction(loc, f"has {' and '.join(found)}; one handler is allowed", "keep one of them")
+    elif not found and not out.has_error_in(loc):
+        out.error(loc, "has no handler", "add exec, httpGet, tcpSocket or grpc")
+
+
+def _check_variable(entry: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
+    if entry.get("value") and entry.get("valueFrom") is not None:
+        out.contradiction(loc, "has both value and valueFrom", "keep one of them")
+
+
+def _check_variable_source(source: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
+    _check_field(source, _ENV_FIELDS, loc, out)
+    _check_resource_field(source, loc, out)
+
+
+_SUBSCRIPT: Final = re.compile(r"metadata\.(labels|annotations)\['([^']*)'\]")
+_POD_FIELDS: Final = ("metadata.name", "metadata.namespace", "metadata.uid")
+_ENV_FIELDS: Final = (
+    *_POD_FIELDS,
+    "spec.nodeName",
+    "spec.serviceAccountName",
+    "status.hostIP",
+    "status.hostIPs",
+    "status.podIP",
+    "status.podIPs",
+)
+_FILE_FIELDS: Final = (*_POD_FIELDS, "metadata.labels", "metadata.annotations")
+_RESOURCES: Final = tuple(
+    f"{part}.{name}" for part in ("limits", "requests") for name in ("cpu", "memory", "ephemeral-storage")
+)
+_UNITS: Final = ("1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei")
+
+
+def _check_field(source: Mapping[str, Any], known: tuple[str, ...], loc: FieldPath, out: FieldErrors) -> None:
+    path = mapping(source.get("fieldRef")).get("fieldPath")
+    if not isinstance(path, str) or not path or path in known or (path == "spec.host" and known is _ENV_FIELDS):
+        return
+    place = (*loc, "fieldRef", "fieldPath")
+    if subscript := _SUBSCRIPT.fullmatch(path):
+        key = subscript[2]
+        if not is_label_key(key.lower() if subscript[1] == "annotations" else key):
+            out.error(place, f"{key!r} is not the key of a label or annotation", _KEY_HINT)
+        return
+    same = next((one for one in known if one.endswith(f".{path.rpartition('.')[2]}")), "")
+    hint = f"did you mean {same}?" if same else suggestion(path, known)
+    out.error(place, f"{path!r} is not a field of a pod that can be used here", hint)
+
+
+def _check_resource_field(source: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
+    found = mapping(source.get("resourceFieldRef"))
+    name = found.get("resource")
+    place = (*loc, "resourceFieldRef", "resource")
+    known = not name or name in _RESOURCES or str(name).startswith(("limits.hugepages-", "requests.hugepages-"))
+    if isinstance(name, str) and not known:
+        out.error(place, f"{name!r} is not a resource that can be used here", suggestion(name, _RESOURCES))
+        return
+    divisor = found.get("divisor")
+    allowed = ("1m", "1") if isinstance(name, str) and name.endswith(".cpu") else _UNITS
+    if isinstance(divisor, (str, int)) and str(divisor) not in ("0", "", *allowed):
+        out.error((*loc, "resourceFieldRef", "divisor"), f"{divisor!r} is not a unit of {name}", "write 1")
+
+
+def _check_file(item: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
+    _check_field(item, _FILE_FIELDS, loc, out)
+    _check_resource_field(item, loc, out)
+    if item.get("resourceFieldRef") is not None and not mapping(item["resourceFieldRef"]).get("containerName"):
+        out.error((*loc, "resourceFieldRef", "containerName"), MISSING, "add containerName:")
+
+
+def _check_toleration(found: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
+    operator, value = found.get("operator") or "Equal", found.get("value")
+    if operator == "Exists" and value:
+        out.error((*loc, "value"), "has no meaning with operator Exists", "remove it, or write operator: Equal")
+    elif not found.get("key") and operator != "Exists" and not out.has_error_in(loc):
+        out.error((*loc, "operator"), "without a key must be Exists", "add key:, or write operator: Exists")
+    elif operator == "Equal" and isinstance(value, str) and not is_label_value(value):
+        out.error((*loc, "value"), f"{value!r} is not the value of a taint", _VALUE_HINT)
+    elif operator in ("Lt", "Gt") and not re.fullmatch(r"-?(?:0|[1-9][0-9]{0,18})", str(value or "")):
+        out.error((*loc, "value"), f"must be a whole number in quotes with operator {operator}", 'write "10"')
+    if found.get("tolerationSeconds") is not None and found.get("effect") != "NoExecute":
+        out.error((*loc, "effect"), "must be NoExecute where tolerationSeconds is set", "write effect: NoExecute")
+
+
+def _check_node_requirement(found: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
+    _check_values(found, loc, out)
+    if found.get("operator") in ("Gt", "Lt") and len(found.get("values") or ()) != 1:
+        out.error((*loc, "values"), f"must be one value with operator {found['operator']}", "write one number")
+    key = found.get("key")
+    if isinstance(key, str) and loc[-2:-1] == ("matchFields",):
+        if key and key != "metadata.name":
+            out.error((*loc, "key"), f"{key!r} is not a field of nodes", "write metadata.name")
+    else:
+        check_label_key(key or "", (*loc, "key"), out)
+        if "preferredDuringSchedulingIgnoredDuringExecution" not in loc:
+            _label_values(found.get("values") or (), (*loc, "values"), out)
+
+
+def _check_values(found: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
+    operator, values = found.get("operator"), found.get("values")
+    if operator in ("In", "NotIn") and not values:
+        out.error((*loc, "values"), f"must not be empty with operator {operator}", "add values, or write Exists")
+    elif operator in ("Exists", "DoesNotExist") and values:
+        out.error((*loc, "values"), f"has no meaning with operator {operator}", "remove it, or write operator: In")
+
+
+def _check_spread(found: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
+    if found.get("minDomains") is not None and found.get("whenUnsatisfiable") == "ScheduleAnyway":
+        out.error((*loc, "minDomains"), "needs whenUnsatisfiable: DoNotSchedule", "remove it")
+    _check_label_keys(found, loc, out)
+
+
+def _check_label_keys(found: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
+    for field in _LABEL_KEYS:
+        if found.get(field) and found.get("labelSelector") is None:
+            out.error((*loc, field), "needs a labelSelector", "add labelSelector:, or remove it")
+
+
+def _check_security(found: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
+    if found.get("allowPrivilegeEscalation") is not False:
+        return
+    added = mapping(found.get("capabilities")).get("add") or ()
+    place, hint = (*loc, "allowPrivilegeEscalation"), "remove one of them"
+    if found.get("privileged") is True:
+        out.error(place, "must not be false where privileged is true", hint)
+    elif "CAP_SYS_ADMIN" in added:
+        out.error(place, "must not be false with CAP_SYS_ADMIN", hint)
+
+
+def _check_profile(found: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
+    local, named = found.get("type") == "Localhost", found.get("localhostProfile")
+    if local and not named and not out.has_error_in(loc):
+        out.error((*loc, "localhostProfile"), MISSING, "add localhostProfile: with the profile's path on the node")
+    elif not local and named is not None and found.get("type"):
+        out.error((*loc, "localhostProfile"), "needs type: Localhost", "remove it, or write type: Localhost")
+
+
+def _check_projection(found: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
+    if len(sources := _present(found)) > 1:
+        out.contradiction(loc, f"has {' and '.join(sources)}; one source is allowed", "give each an item of its own")
+
+
+def _check_dns(found: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
+    if len(found.get("nameservers") or ()) > 3:
+        out.error((*loc, "nameservers"), "more than 3 name servers", "keep three of them")
+    searches = found.get("searches") or ()
+    if len(searches) > 32 or len(" ".join(map(str, searches))) > 2048:
+        out.error((*loc, "searches"), "more than 32 search domains, or 2048 characters", "remove some")
+    for index, search in enumerate(searches):
+        if isinstance(search, str) and search != ".":
+            check_subdomain(search.removesuffix(".").replace("_", "a"), (*loc, "searches", index), out)
+
+
+def _check_probe(probe: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
+    _check_handler(probe, loc, out)
+    if loc[-1] == "readinessProbe":
+        if probe.get("terminationGracePeriodSeconds") is not None:
+            place = (*loc, "terminationGracePeriodSeconds")
+            out.error(place, "has no meaning for a readiness probe", "remove it")
+    elif probe.get("successThreshold") not in (None, 0, 1):
+        out.error((*loc, "successThreshold"), f"must be 1 for a {loc[-1]}", "write 1, or remove it")
+
+
+def _check_mount(mount: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
+    if mount.get("subPath") and mount.get("subPathExpr"):
+        out.error((*loc, "subPathExpr"), "cannot be combined with subPath", "keep one of them")
+    if mount.get("recursiveReadOnly") in ("IfPossible", "Enabled") and mount.get("readOnly") is not True:
+        out.error((*loc, "recursiveReadOnly"), "needs readOnly: true", "add readOnly: true")
+
+
+_OBJECT_RULES: Final[Mapping[str, ObjectRule]] = {
+    "EnvVar": _check_variable,
+    "EnvVarSource": _check_variable_source,
+    "DownwardAPIVolumeFile": _check_file,
+    "Probe": _check_probe,
+    "LifecycleHandler": _check_handler,
+    "VolumeMount": _check_mount,
+    "Toleration": _check_toleration,
+    "NodeSelectorRequirement": _check_node_requirement,
+    "LabelSelectorRequirement": _check_values,
+    "TopologySpreadConstraint": _check_spread,
+    "PodAffinityTerm": _check_label_keys,
+    "SecurityContext": _check_security,
+    "SeccompProfile": _check_profile,
+    "AppArmorProfile": _check_profile,
+    "VolumeProjection": _check_projection,
+    "PodDNSConfig": _check_dns,
+}
+
+
+def _check_object(type_: str, found: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
+    """Check one object of a type, without its fields of a wrong type."""
+    for field, hint in _REQUIRED.get(type_, {}).items():
+        if found.get(field) in (None, "", []):
+            out.error((*loc, field), MISSING, hint)
+    for field, rule in _FIELD_RULES.get(type_, {}).items():
+        value = found.get(field)
+        if value is not None:
+            rule(value, (*loc, field), out)
+    if one_of := _ONE_OF.get(type_):
+        one_of.check(found, loc, out)
+    if whole := _OBJECT_RULES.get(type_):
+        whole(found, loc, out)
+
+
+# -- values --
+
+
+def check_typed(value: object, type_: str, loc: FieldPath, out: FieldErrors) -> None:
+    """Check a value against a type of Kubernetes and the rules of all objects in it."""
+    check_rules(value, type_, loc, out, types=True)
+
+
+def check_rules(value: object, type_: str, loc: FieldPath, out: FieldErrors, *, types: bool = False) -> None:
+    """Check a value against the rules of all objects in it, without its fields of a wrong type.
+
+    ``types``: whether these are errors, too.
+    """
+    objects: list[TypedObject] = []
+    wrong: dict[FieldPath, set[str | int]] = {}
+    for mistake in type_mistakes(value, type_, loc, objects):
+        if types:
+            _report(mistake, out)
+        wrong.setdefault(mistake.loc[:-1], set()).add(mistake.loc[-1])
+    for found in objects:
+        bad = wrong.get(found.loc, ())
+        inner = {key: item for key, item in found.value.items() if key not in bad} if bad else found.value
+        _check_object(found.type, inner, found.loc, out)
+
+
+def _report(mistake: TypeMistake, out: FieldErrors) -> None:
+    loc, wanted, value, owner = mistake
+    if wanted == UNKNOWN:
+        known = fields_of(owner)
+        if near := nearest_word(value, known):
+            out.unknown_key(loc, f"did you mean {near}?")
+        else:
+            out.warn(loc, "unknown key: the API server will drop it")
+    elif wanted == NOT_THERE:
+        if (owner, loc[-1]) != ("PodSpec", "containers"):  # require_container's
+            out.error(loc, MISSING, _REQUIRED.get(owner, {}).get(str(loc[-1]), ""))
+    elif wanted == "key":
+        out.error(loc[:-1], f"a key must be text, not {describe_value(value)}", quote_hint(value))
+    else:
+        out.error(loc, *_wrong_type(wanted, value))
+
+
+_WANTED: Final = {
+    "string": "text",
+    "boolean": "true or false",
+    "int32": "a whole number",
+    "int64": "a whole number",
+    "number": "a number",
+    "intOrString": "a whole number or text",
+    "time": "a time, as 2026-01-31T10:00:00Z",
+    "bytes": "text in base64",
+}
+
+
+def _wrong_type(wanted: str, value: object) -> tuple[str, str]:
+    """Message and hint for a value that is not of its type."""
+    what = describe_value(value)
+    match wanted:
+        case "quantity":
+            return f"is not a quantity: {what}", QUANTITY_HINT
+        case "[]string" if isinstance(value, str):
+            return "must be a list of texts, not one text", "put each word on a line of its own: - word"
+        case "string":
+            return f"must be text, not {what}", quote_hint(value)
+        case "boolean":
+            plain = str(value).lower()
+            hint = f"write {plain} without quotes" if plain in ("true", "false") else "write true or false"
+            return f"must be true or false, not {what}", hint
+        case "int32" | "int64":
+            if type(value) is int:
+                return f"is too large: {what}", f"numbers here have {wanted.removeprefix('int')} bits"
+            hint = f"write {value} without quotes" if isinstance(value, str) and value.isdecimal() else "write a number"
+            return f"must be a whole number, not {what}", hint
+        case _ if wanted in _WANTED:
+            return f"must be {_WANTED[wanted]}, not {what}", ""
+        case _ if wanted.startswith("[]"):
+            return f"must be a list (- item), not {what}", "begin each item with -" if isinstance(value, dict) else ""
+        case _:
+            named = isinstance(value, str) and is_dns_label(value) and not wanted.startswith("{}")
+            hint = f"write name: {value}" if named and "name" in fields_of(wanted) else ""
+            return f"must be a mapping (key: value), not {what}", hint
