@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from tests.conformance.tfjob_v1_jobs import document
-from tf_dist.core.dialects import parse
-from tf_dist.core.dialects.kubeflow_v1 import defaulted
+from tf_dist.core.dialects import defaulted, parse
 from tf_dist.core.reconciler.ownership import managed_elsewhere
 from tf_dist.errors import InvalidJob
 

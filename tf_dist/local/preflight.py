@@ -14,8 +14,8 @@ from tf_dist.cluster.kubelet.node.node_settings import NetworkDescription, Netwo
 from tf_dist.cluster.kubelet.pod.pod_status import PodStartError
 from tf_dist.cluster.kubelet.pod.pod_volumes import HostPathVolume, Volume, plan_volume, refuse_mounts
 from tf_dist.cluster.kubelet.pod.podspec import ContainerPlan, PlanContext, plan_container
-from tf_dist.core.dialects.registry import template_path
-from tf_dist.core.model.fieldpath import suggestion
+from tf_dist.core.dialects.common_schema import replica_path
+from tf_dist.core.model.fieldpath import format_field_path, suggestion
 from tf_dist.core.model.job import Job, ReplicaId
 from tf_dist.core.model.status import Attempts
 from tf_dist.core.podbuilder import replica_pod, services, ssh_plugin
@@ -34,7 +34,8 @@ def machine_problems(
         replica = ReplicaId(spec.type, 0)
         pod = replica_pod.build_pod(job, replica, Attempts().label(replica))
         for problem in _of_pod(pod, around, network):
-            yield Problem(f"{template_path(job, position)}.spec{_place(pod, problem)}", str(problem), problem.hint)
+            template = format_field_path((*replica_path(job, position), "template"))
+            yield Problem(f"{template}.spec{_place(pod, problem)}", str(problem), problem.hint)
 
 
 def _surroundings(

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from tf_dist.core.dialects.common_schema import INT32_MAX, written_number
+from tf_dist.core.dialects.common_schema import INT32_MAX, LAYOUTS, written_number
 from tf_dist.core.dialects.field_errors import FieldErrors, describe_value
 from tf_dist.core.model.fieldpath import FieldPath, suggestion, value_at
 from tf_dist.core.model.gang_scheduler import GangScheduler
@@ -219,16 +219,12 @@ def with_gang_scheduler(job: Job) -> Job:
 
 
 _QUEUE_PATH: Final[FieldPath] = ("metadata", "labels", QUEUE)
-_QUEUE_FIELDS: Final[Mapping[Dialect, FieldPath]] = {
-    Dialect.TFJOB_V1: ("spec", "runPolicy", "schedulingPolicy", "queue"),
-    Dialect.VOLCANO: ("spec", "queue"),
-}
 
 
 def check_queue(document: Document, out: FieldErrors) -> None:
     """An error where label and field name different queues. ``default`` may have come from a server's defaults."""
     named = value_at(document, *map(str, _QUEUE_PATH))
-    for field in _QUEUE_FIELDS.values():
+    for field in filter(None, (layout.queue for layout in LAYOUTS.values())):
         other = value_at(document, *map(str, field))
         if named and other not in (None, "", "default", named):
             out.error(
@@ -244,7 +240,7 @@ def with_queue(job: Job) -> Job:
 
 def queue_overrides(document: Any, dialect: Dialect, queue: str) -> tuple[Override, ...]:
     """Overrides that put a job into a queue: the format's field, and the label if it is set or is the only way."""
-    field = _QUEUE_FIELDS.get(dialect)
+    field = LAYOUTS[dialect].queue
     labelled = field is None or value_at(document, *map(str, _QUEUE_PATH)) is not None
     return (
         *((Override(field, queue),) if field is not None else ()),

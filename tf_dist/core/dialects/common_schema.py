@@ -15,8 +15,8 @@ from pydantic.alias_generators import to_camel
 
 from tf_dist.core.dialects.field_errors import MISSING, FieldErrors
 from tf_dist.core.model import names
-from tf_dist.core.model.fieldpath import FieldPath, list_items, value_at
-from tf_dist.core.model.job import MAX_REPLICAS, JobKey
+from tf_dist.core.model.fieldpath import FieldPath, list_items, mapping, text, value_at
+from tf_dist.core.model.job import MAX_REPLICAS, Dialect, Document, Job, JobKey
 
 SUSPEND_ANNOTATION: Final = names.SUSPEND
 SERVICES_ANNOTATION: Final = names.SERVICES
@@ -96,16 +96,67 @@ class Envelope(SchemaModel):
     status: Any = None
 
 
-class RawTemplate(NamedTuple):
-    """A pod template as written, with its path and its number of pods.
+class Layout(NamedTuple):
+    """Where documents of a format have what several formats have."""
 
-    ``server``: tf-dist adds the container (v1alpha1's default parameter server), so the template needs none.
-    """
+    replicas: FieldPath
+    """The entries of replicas: a mapping by type in TFJob v1, lists in the others."""
+    default_count: int
+    """The number of replicas of an entry that does not say."""
+    queue: FieldPath | None = None
+    priority_class: FieldPath | None = None
+    minimums: tuple[FieldPath, ...] = ()
+    """Numbers that cannot exceed that of all replicas."""
+
+
+_SCHEDULING_POLICY: Final = ("spec", "runPolicy", "schedulingPolicy")
+LAYOUTS: Final[Mapping[Dialect, Layout]] = {
+    Dialect.TFJOB_V1: Layout(
+        replicas=("spec", "tfReplicaSpecs"),
+        default_count=1,
+        queue=(*_SCHEDULING_POLICY, "queue"),
+        priority_class=(*_SCHEDULING_POLICY, "priorityClass"),
+        minimums=((*_SCHEDULING_POLICY, "minAvailable"),),
+    ),
+    Dialect.TFJOB_V1ALPHA1: Layout(replicas=("spec", "replicaSpecs"), default_count=1),
+    Dialect.VOLCANO: Layout(
+        replicas=("spec", "tasks"),
+        default_count=0,
+        queue=("spec", "queue"),
+        priority_class=("spec", "priorityClassName"),
+        minimums=(("spec", "minAvailable"), ("spec", "minSuccess")),
+    ),
+}
+
+
+def replica_path(job: Job, position: int) -> FieldPath:
+    """The path of ``job.replica_specs[position]`` in the document."""
+    key = job.replica_specs[position].name if job.dialect is Dialect.TFJOB_V1 else position
+    return (*LAYOUTS[job.dialect].replicas, key)
+
+
+class RawTemplate(NamedTuple):
+    """A pod template as written."""
 
     loc: FieldPath
     template: object
     replicas: int
-    server: bool = False
+    """The number of its pods."""
+    server: bool
+    """Whether tf-dist adds the container (v1alpha1's default parameter server), so that the template needs none."""
+
+
+def raw_templates(document: Document, dialect: Dialect) -> Iterator[RawTemplate]:
+    """The templates of a document, which may be invalid elsewhere."""
+    layout = LAYOUTS[dialect]
+    found = value_at(document, *map(str, layout.replicas))
+    entries = mapping(found).items() if dialect is Dialect.TFJOB_V1 else enumerate(list_items(found))
+    for key, entry in entries:
+        template, count = value_at(entry, "template"), value_at(entry, "replicas")
+        if template is not None and isinstance(key, str | int):
+            number = count if type(count) is int else layout.default_count
+            is_server = dialect is Dialect.TFJOB_V1ALPHA1 and text(value_at(entry, "tfReplicaType")).upper() == "PS"
+            yield RawTemplate((*layout.replicas, key, "template"), template, number, is_server)
 
 
 def written_number(text: str, least: int, most: int) -> int | None:

@@ -16,6 +16,7 @@ from tf_dist.core.dialects.common_schema import (
     TF_CONTAINER,
     TF_PORT,
     TF_PORT_NAME,
+    replica_path,
     without_none,
 )
 from tf_dist.core.dialects.parsing import Parsed, parse
@@ -89,7 +90,7 @@ def _refuse(job: Job) -> None:
         problems.append(Problem("spec.tasks", "no task is a TensorFlow role, and a TFJob has no other tasks", hint))
     for spec in job.replica_specs:
         if spec.server_image:
-            path = format_field_path((*replica_path(job, role_of(spec)), "template"))
+            path = format_field_path((*role_path(job, role_of(spec)), "template"))
             hint = f"write a container named {TF_CONTAINER!r} that starts a tf.distribute.Server"
             problems.append(Problem(path, f"{Dialect.TFJOB_V1} has no standard parameter server", hint))
     if problems:
@@ -352,10 +353,9 @@ def has_role(spec: ReplicaSpec) -> bool:
 # -- losses --
 
 
-def replica_path(job: Job, role: str) -> FieldPath:
+def role_path(job: Job, role: str) -> FieldPath:
     """The path of a role in a document of this job."""
-    index = [role_of(spec) for spec in job.replica_specs].index(role)
-    return ("spec", "tasks" if job.dialect is Dialect.VOLCANO else "replicaSpecs", index)
+    return replica_path(job, [role_of(spec) for spec in job.replica_specs].index(role))
 
 
 CONSEQUENCES: Final[Mapping[str, str]] = {
@@ -435,14 +435,14 @@ def _losses(source: Parsed, result: Job) -> Iterator[Problem]:
     before, after = job_semantics(source.job), job_semantics(result)
     gone = {role_of(spec) for spec in source.job.replica_specs} - {role for _, role in after}
     for role in sorted(gone):
-        path = format_field_path(replica_path(source.job, role))
+        path = format_field_path(role_path(source.job, role))
         yield Problem(path, f"{result.dialect} has no {role} replicas: they are left out", "keep the job as it is")
     for key, value in before.items():
         if key[1] not in gone and after.get(key) != value:
             yield Problem(_path(source.job, key), CONSEQUENCES[key[0]], _difference(key[0], value, after.get(key)))
     for spec in source.job.replica_specs:
         if has_role(spec) and spec.container != TF_CONTAINER:
-            path = format_field_path((*replica_path(source.job, role_of(spec)), "template", "spec", "containers"))
+            path = format_field_path((*role_path(source.job, role_of(spec)), "template", "spec", "containers"))
             yield Problem(path, f"the container {spec.container!r} is now named {TF_CONTAINER!r}")
     yield from _unread(source)
 
@@ -453,7 +453,7 @@ def _path(job: Job, key: Key) -> str:
     if not role:
         return format_field_path(where or ("spec",))
     of_job = where[:1] in (("spec",), ("metadata",))
-    return format_field_path((*replica_path(job, role), *(() if of_job else where)))
+    return format_field_path((*role_path(job, role), *(() if of_job else where)))
 
 
 def _difference(aspect: str, before: Any, after: Any) -> str:

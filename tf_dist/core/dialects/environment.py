@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
+from tf_dist.core.dialects.common_schema import LAYOUTS
 from tf_dist.core.dialects.field_errors import FieldErrors
 from tf_dist.core.model import names
-from tf_dist.core.model.fieldpath import FieldPath
 from tf_dist.core.model.job import MAX_REPLICAS, Dialect, Job, ReplicaId, ReplicaSpec, Role, TFConfigStyle
 
 MAX_VARIABLE: Final = 131_071
@@ -25,12 +25,6 @@ _MAX_ADDRESS: Final = 300
 and an index.
 """
 
-_REPLICAS: Final[dict[Dialect, FieldPath]] = {
-    Dialect.TFJOB_V1: ("spec", "tfReplicaSpecs"),
-    Dialect.TFJOB_V1ALPHA1: ("spec", "replicaSpecs"),
-    Dialect.VOLCANO: ("spec", "tasks"),
-}
-
 
 def check_environment(job: Job, out: FieldErrors) -> None:
     """An error for each variable that is too long for Linux; a warning if it gets too long when the job grows."""
@@ -40,7 +34,7 @@ def check_environment(job: Job, out: FieldErrors) -> None:
     leads = any(spec.role.leads for spec in job.replica_specs)
     if job.dialect is Dialect.TFJOB_V1 and job.tf_config is not TFConfigStyle.SPARSE and not leads:
         hint += "; enableDynamicWorker: true names no other workers"
-    place = _REPLICAS[job.dialect]
+    place = LAYOUTS[job.dialect].replicas
     for variable, length in _lengths(job):
         if length > MAX_VARIABLE:
             message = f"{variable} would have {length} bytes with the addresses of all replicas"

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from tf_dist.core.dialects import parsing
 from tf_dist.core.dialects.common_annotations import annotation_path, check_disruption_policy
-from tf_dist.core.dialects.common_schema import written_number
+from tf_dist.core.dialects.common_schema import LAYOUTS, written_number
 from tf_dist.core.dialects.field_errors import FieldErrors, describe_value
 from tf_dist.core.dialects.registry import current, dialect_of, spec_dialect
 from tf_dist.core.dialects.step_overrides import StepOverrides, apply_step_overrides, replica_paths
@@ -221,12 +221,6 @@ def _changed(document: Document, job: Job, entry: Mapping[str, Any]) -> Document
     return dict(apply_overrides(found, _lowered(found, job, changes)))
 
 
-_MINIMUMS: Final[Mapping[Dialect, tuple[FieldPath, ...]]] = {
-    Dialect.TFJOB_V1: (("spec", "runPolicy", "schedulingPolicy", "minAvailable"),),
-    Dialect.VOLCANO: (("spec", "minAvailable"), ("spec", "minSuccess")),
-}
-
-
 def _lowered(document: Document, job: Job, changes: Mapping[str, Any]) -> Iterator[Override]:
     """The minimums of the document that exceed the remaining replicas."""
     dialect = spec_dialect(document, dialect_of(document))
@@ -236,7 +230,7 @@ def _lowered(document: Document, job: Job, changes: Mapping[str, Any]) -> Iterat
         total += count
         if dialect is Dialect.VOLCANO and spec.min_available is not None and spec.min_available > count:
             yield Override((*place, "minAvailable"), count)
-    for path in _MINIMUMS.get(dialect, ()):
+    for path in LAYOUTS[dialect].minimums:
         stated = value_at(document, *map(str, path))
         if isinstance(stated, int) and stated > total:
             yield Override(path, total)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 from tf_dist.core.dialects import common_annotations
 from tf_dist.core.dialects.common_schema import (
     INT32_MAX,
+    LAYOUTS,
     SERVICES_ANNOTATION,
     TF_CONTAINER,
     TF_PORT,
@@ -20,7 +21,6 @@ from tf_dist.core.dialects.common_schema import (
     Count,
     Envelope,
     LongSeconds,
-    RawTemplate,
     ReplicaCount,
     SchemaModel,
     Seconds,
@@ -165,25 +165,10 @@ TOLERANT: Final = (Rule(events=_FAILED, action=Action.IGNORE), _REPLACE_LOST)
 """Rules of dynamic workers that are not restarted: the other workers continue after a failure."""
 
 
-def templates(document: Document) -> Iterator[RawTemplate]:
-    """The raw templates of a document, which may be invalid elsewhere."""
-    for key, replicas in mapping(value_at(document, "spec", "tfReplicaSpecs")).items():
-        if isinstance(key, str) and value_at(replicas, "template") is not None:
-            count = value_at(replicas, "replicas")
-            number = count if type(count) is int else 1
-            place = ("spec", "tfReplicaSpecs", key, "template")
-            yield RawTemplate(place, replicas["template"], number)
-
-
-def defaulted(document: Document) -> dict[str, Any]:
-    """The document as training-operator's defaulting makes it; unchanged parts are shared with the original.
-
-    Keys in their v1.0 place move to their current place.
-    """
-    result = dict(document)
-    spec = result.get("spec")
-    if not isinstance(spec, Mapping) or not isinstance(spec.get("runPolicy"), Mapping | None):
-        return result
+def default_spec(spec: Document) -> Document:
+    """The spec as training-operator's defaulting makes it. Keys in their v1.0 place move to their current place."""
+    if not isinstance(spec.get("runPolicy"), Mapping | None):
+        return spec
     retired = {key: spec[key] for key in RETIRED_KEYS if spec.get(key) is not None}
     given = {key: value for key, value in mapping(spec.get("runPolicy")).items() if value is not None}
     filled = {key: value for key, value in spec.items() if key not in RETIRED_KEYS}
@@ -195,8 +180,7 @@ def defaulted(document: Document) -> dict[str, Any]:
         # Two spellings of one type are an error to report: one must not hide the other.
         keys = names if len(set(names)) == len(names) else list(specs)
         filled["tfReplicaSpecs"] = dict(zip(keys, map(_defaulted_replicas, specs.values()), strict=True))
-    result["spec"] = filled
-    return result
+    return filled
 
 
 def _defaulted_replicas(replicas: object) -> object:
@@ -312,7 +296,7 @@ def _tf_config(dynamic: bool, specs: tuple[ReplicaSpec, ...]) -> TFConfigStyle:
     return TFConfigStyle.SPARSE if dynamic else TFConfigStyle.V1
 
 
-_SPECS: FieldPath = ("spec", "tfReplicaSpecs")
+_SPECS: Final = LAYOUTS[Dialect.TFJOB_V1].replicas
 _RETIRED = {key: name for key in RETIRED_KEYS for name, info in Spec.model_fields.items() if info.alias == key}
 _BY_FOLDED = {name.casefold(): name for name in TYPES}
 

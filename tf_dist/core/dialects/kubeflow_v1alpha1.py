@@ -8,7 +8,7 @@ not run: a chief that does not exist, two entries of one type, contradictory bou
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, Literal
 
@@ -16,6 +16,7 @@ from pydantic import Field
 
 from tf_dist.core.dialects import common_annotations
 from tf_dist.core.dialects.common_schema import (
+    LAYOUTS,
     MAX_NAME,
     TF_CONTAINER,
     TF_PORT,
@@ -24,7 +25,6 @@ from tf_dist.core.dialects.common_schema import (
     Int64,
     Metadata,
     Port,
-    RawTemplate,
     ReplicaCount,
     SchemaModel,
     Template,
@@ -37,7 +37,7 @@ from tf_dist.core.dialects.field_errors import MISSING, FieldErrors
 from tf_dist.core.dialects.kubeflow_v1 import RETRYABLE
 from tf_dist.core.dialects.pod_template import require_container
 from tf_dist.core.model import names
-from tf_dist.core.model.fieldpath import FieldPath, list_items, mappings, text, value_at
+from tf_dist.core.model.fieldpath import FieldPath, list_items, mappings, value_at
 from tf_dist.core.model.job import (
     Action,
     CleanPodPolicy,
@@ -164,33 +164,16 @@ _SURVIVABLE: Final = replace(RETRYABLE, oom=False)
 """Retryable, unless the container ran out of memory, because it would again."""
 
 
-def templates(document: Document) -> Iterator[RawTemplate]:
-    """The raw templates of a document, which may be invalid elsewhere."""
-    for index, replicas in enumerate(list_items(value_at(document, "spec", "replicaSpecs"))):
-        if value_at(replicas, "template") is not None:
-            count = value_at(replicas, "replicas")
-            number = count if type(count) is int else 1
-            place = ("spec", "replicaSpecs", index, "template")
-            yield RawTemplate(
-                place, replicas["template"], number, text(value_at(replicas, "tfReplicaType")).upper() == "PS"
-            )
-
-
-def defaulted(document: Document) -> dict[str, Any]:
-    """The document as the original's ``SetDefaults_TFJob`` makes it; unchanged parts are shared with the original.
+def default_spec(spec: Document) -> Document:
+    """The spec as the original's ``SetDefaults_TFJob`` makes it.
 
     ``RuntimeId`` is left out. The original draws it when the job starts; from a file, every run would get the same.
     """
-    result = dict(document)
-    spec = result.get("spec")
-    if not isinstance(spec, Mapping):
-        return result
     chief = {"chief": {"replicaName": "MASTER", "replicaIndex": 0}}
     filled = with_defaults(spec, tfImage=DEFAULT_IMAGE, terminationPolicy=chief)
     if isinstance(specs := filled.get("replicaSpecs"), list):
         filled["replicaSpecs"] = [_defaulted_replicas(replicas) for replicas in specs]
-    result["spec"] = filled
-    return result
+    return filled
 
 
 def _defaulted_replicas(replicas: object) -> object:
@@ -266,7 +249,7 @@ def chief_rules(index: int) -> tuple[Rule, ...]:
     )
 
 
-_SPECS: FieldPath = ("spec", "replicaSpecs")
+_SPECS: Final = LAYOUTS[Dialect.TFJOB_V1ALPHA1].replicas
 
 
 def validate(job: TFJob, out: FieldErrors) -> None:

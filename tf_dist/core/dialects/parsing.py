@@ -10,13 +10,18 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from tf_dist.core.dialects import common_annotations, kubeflow_v1, placeholders, volcano
-from tf_dist.core.dialects.common_schema import SUSPEND_ANNOTATION, RawTemplate, template_containers
+from tf_dist.core.dialects.common_schema import (
+    LAYOUTS,
+    SUSPEND_ANNOTATION,
+    RawTemplate,
+    raw_templates,
+    template_containers,
+)
 from tf_dist.core.dialects.environment import check_environment
 from tf_dist.core.dialects.field_errors import FieldErrors, report_schema_errors
 from tf_dist.core.dialects.pod_template import check_frame, check_template
 from tf_dist.core.dialects.registry import (
     FORMATS,
-    Format,
     advise_version,
     check_layout,
     check_other_layout,
@@ -57,15 +62,15 @@ def _parsed(document: Any, out: FieldErrors) -> Parsed:
     document = current(document)
     dialect = check_layout(document, dialect, out)
     form = FORMATS[dialect]
-    _check(dict(document), form, out)
+    _check(dict(document), dialect, out)
     out.raise_errors()
     ready = form.defaulted(document)
     job = _annotated(form.build(_valid(ready, form.model)))
     check_environment(job, out)
     out.raise_errors()
-    _advise_tf_config(job, form.templates(document), out)
-    _advise_images(form.templates(document), out)
-    _advise_priority_classes(document, form.templates(document), out)
+    _advise_tf_config(job, raw_templates(document, dialect), out)
+    _advise_images(raw_templates(document, dialect), out)
+    _advise_priority_classes(document, raw_templates(document, dialect), out)
     return Parsed(job=job, document=ready, warnings=out.warnings)
 
 
@@ -94,10 +99,7 @@ def _advise_priority_classes(document: Document, templates: Iterable[RawTemplate
     """Warn about a priority class that Kubernetes reserves for components of the cluster, because admission
     refuses it.
     """
-    of_job: list[FieldPath] = [
-        ("spec", "priorityClassName"),
-        ("spec", "runPolicy", "schedulingPolicy", "priorityClass"),
-    ]
+    of_job = filter(None, (layout.priority_class for layout in LAYOUTS.values()))
     named = [(loc, value_at(document, *map(str, loc))) for loc in of_job]
     for raw in templates:
         named.append(((*raw.loc, "spec", "priorityClassName"), value_at(raw.template, "spec", "priorityClassName")))
@@ -120,9 +122,9 @@ def read(stored: Document) -> Job:
     model = _valid(ready, form.model)
     out = FieldErrors(advice=False)
     check_other_layout(stored, dialect, out)
-    for raw in form.templates(ready):
+    for raw in raw_templates(ready, dialect):
         check_frame(raw.template, raw.loc, out)
-    _check_size(form.templates(ready), out)
+    _check_size(raw_templates(ready, dialect), out)
     form.check(model, out)
     _check_annotations(ready, out)
     out.raise_errors()
@@ -184,17 +186,18 @@ def _valid(document: dict[str, Any], model: type[BaseModel]) -> BaseModel:
         raise
 
 
-def _check(document: dict[str, Any], form: Format, out: FieldErrors) -> None:
+def _check(document: dict[str, Any], dialect: Dialect, out: FieldErrors) -> None:
     """Check everything: keys and types, then pod templates, then relations between keys."""
+    form = FORMATS[dialect]
     wrong: list[FieldPath] = []
     model: BaseModel | None = None
     try:
         model = form.model.model_validate(document)
     except ValidationError as error:
         wrong = report_schema_errors(error, form.model, out)
-    for raw in form.templates(document):
+    for raw in raw_templates(document, dialect):
         check_template(raw.template, raw.loc, out, replicas=raw.replicas, containers_optional=raw.server)
-    _check_size(form.templates(document), out)
+    _check_size(raw_templates(document, dialect), out)
     if model is None:
         model = _rest(functools.reduce(_without, filter(None, wrong), document), form.model)
         if model is None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError, create_model
 
 from tf_dist.core.dialects import kubeflow_v1, kubeflow_v1alpha1, volcano, volcano_schema
-from tf_dist.core.dialects.common_schema import RawTemplate, SchemaModel
+from tf_dist.core.dialects.common_schema import SchemaModel
 from tf_dist.core.dialects.field_errors import MISSING, FieldErrors, describe_value, quote_hint, report_schema_errors
 from tf_dist.core.dialects.volcano_extensions.related_kinds import related_kind
 from tf_dist.core.model.fieldpath import mapping, nearest_word, suggestion, value_at
@@ -20,36 +20,25 @@ from tf_dist.errors import InvalidJob, Problem
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A format: its schema, defaults, validation, conversion to a job, and pod templates."""
+    """A format: its schema, the defaults of its spec, its validation, and its conversion to a job."""
 
     model: type[BaseModel]
-    defaulted: Callable[[Document], dict[str, Any]]
+    default_spec: Callable[[Document], Document]
     check: Callable[[Any, FieldErrors], None]
     build: Callable[[Any], Job]
-    templates: Callable[[Document], Iterable[RawTemplate]]
+
+    def defaulted(self, document: Document) -> dict[str, Any]:
+        """The document with the defaults of the original system; unchanged parts are shared with the original."""
+        spec = document.get("spec")
+        return {**document, "spec": self.default_spec(spec)} if isinstance(spec, Mapping) else dict(document)
 
 
-_V1, _V1ALPHA1 = kubeflow_v1, kubeflow_v1alpha1
+_V1, _ALPHA = kubeflow_v1, kubeflow_v1alpha1
 FORMATS: Final[Mapping[Dialect, Format]] = {
-    Dialect.TFJOB_V1: Format(_V1.TFJob, _V1.defaulted, _V1.validate, _V1.build, _V1.templates),
-    Dialect.TFJOB_V1ALPHA1: Format(
-        _V1ALPHA1.TFJob, _V1ALPHA1.defaulted, _V1ALPHA1.validate, _V1ALPHA1.build, _V1ALPHA1.templates
-    ),
-    Dialect.VOLCANO: Format(
-        volcano_schema.VolcanoJob, volcano.defaulted, volcano.validate, volcano.build, volcano.templates
-    ),
+    Dialect.TFJOB_V1: Format(_V1.TFJob, _V1.default_spec, _V1.validate, _V1.build),
+    Dialect.TFJOB_V1ALPHA1: Format(_ALPHA.TFJob, _ALPHA.default_spec, _ALPHA.validate, _ALPHA.build),
+    Dialect.VOLCANO: Format(volcano_schema.VolcanoJob, volcano.default_spec, volcano.validate, volcano.build),
 }
-
-
-def template_path(job: Job, position: int) -> str:
-    """The path of the pod template of ``job.replica_specs[position]`` in the document."""
-    places = {
-        Dialect.TFJOB_V1: f"spec.tfReplicaSpecs.{job.replica_specs[position].name}.template",
-        Dialect.TFJOB_V1ALPHA1: f"spec.replicaSpecs[{position}].template",
-        Dialect.VOLCANO: f"spec.tasks[{position}].template",
-    }
-    return places[job.dialect]
-
 
 _KNOWN: Final = ", ".join(f"{dialect} {dialect.kind}" for dialect in Dialect)
 

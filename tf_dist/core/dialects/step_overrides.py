@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tf_dist.core.dialects.common_annotations import queue_overrides, worker_bound
+from tf_dist.core.dialects.common_schema import LAYOUTS, replica_path
 from tf_dist.core.dialects.parsing import read
 from tf_dist.core.dialects.registry import dialect_of, spec_dialect
 from tf_dist.core.model.fieldpath import FieldPath, format_field_path, list_items, mapping, value_at
@@ -18,12 +19,6 @@ from tf_dist.core.model.names import MAX_WORKERS, PACKAGES
 from tf_dist.core.model.overrides import Override, apply_overrides
 from tf_dist.core.model.wording import are, counted
 from tf_dist.errors import InvalidJob, Problem
-
-_SPECS: Final[Mapping[Dialect, tuple[str, str]]] = {
-    Dialect.TFJOB_V1: ("spec", "tfReplicaSpecs"),
-    Dialect.TFJOB_V1ALPHA1: ("spec", "replicaSpecs"),
-    Dialect.VOLCANO: ("spec", "tasks"),
-}
 
 
 def scale_patch(document: Document, workers: int) -> dict[str, Any]:
@@ -36,7 +31,7 @@ def scale_patch(document: Document, workers: int) -> dict[str, Any]:
     """
     dialect = spec_dialect(document, dialect_of(document))
     place = _workers(document, dialect)
-    top, field = _SPECS[dialect]
+    top, field = map(str, LAYOUTS[dialect].replicas)
     before = document[top][field]
     if isinstance(before, Mapping):
         change: Any = {place[-1]: {"replicas": workers}}
@@ -76,17 +71,18 @@ def _workers(document: Document, dialect: Dialect) -> FieldPath:
         if spec.role is Role.WORKER:
             return place
     have = ", ".join(spec.name for spec in job.replica_specs)
-    raise InvalidJob([Problem(format_field_path(_SPECS[dialect]), f"the job has no workers to scale: {have}")])
+    path = format_field_path(LAYOUTS[dialect].replicas)
+    raise InvalidJob([Problem(path, f"the job has no workers to scale: {have}")])
 
 
 def replica_paths(document: Document, dialect: Dialect, job: Job) -> tuple[FieldPath, ...]:
     """The path of each of the job's replica specs in the document."""
-    top, field = _SPECS[dialect]
     if dialect is not Dialect.TFJOB_V1:
-        return tuple((top, field, index) for index in range(len(job.replica_specs)))
+        return tuple(replica_path(job, position) for position in range(len(job.replica_specs)))
     # In any case of letters: `worker` is Worker.
-    keys = {str(key).casefold(): key for key in mapping(document[top][field])}
-    return tuple((top, field, keys[spec.type]) for spec in job.replica_specs)
+    place = LAYOUTS[dialect].replicas
+    keys = {str(key).casefold(): key for key in value_at(document, *map(str, place))}
+    return tuple((*place, keys[spec.type]) for spec in job.replica_specs)
 
 
 def _scaled_error(error: InvalidJob, place: str, workers: int) -> Iterator[Problem]:
@@ -125,11 +121,6 @@ class StepOverrides:
     packages: Sequence[str] = ()
 
 
-_SCHEDULING: Final = ("spec", "runPolicy", "schedulingPolicy")
-_PRIORITY: Final[Mapping[Dialect, FieldPath]] = {
-    Dialect.TFJOB_V1: (*_SCHEDULING, "priorityClass"),
-    Dialect.VOLCANO: ("spec", "priorityClassName"),
-}
 _CLEAN_PODS: Final = ("spec", "runPolicy", "cleanPodPolicy")
 
 
@@ -141,7 +132,7 @@ def apply_step_overrides(document: Document, tailoring: StepOverrides) -> dict[s
     changes = [
         *_counts(document, dialect, job, tailoring, problems),
         *(queue_overrides(document, dialect, tailoring.queue) if tailoring.queue else ()),
-        *_named(dialect, "priority class", tailoring.priority_class, _PRIORITY, problems),
+        *_priority_class(dialect, tailoring.priority_class, problems),
         *_templates(document, dialect, job, tailoring),
     ]
     if tailoring.packages:
@@ -172,16 +163,13 @@ def _counts(
         yield from (Override((*place, "replicas"), count) for place in found[:1])
 
 
-def _named(
-    dialect: Dialect, what: str, value: str, where: Mapping[Dialect, FieldPath], problems: list[Problem]
-) -> Iterator[Override]:
-    if not value:
-        return
-    if dialect in where:
-        yield Override(where[dialect], value)
-    else:
+def _priority_class(dialect: Dialect, value: str, problems: list[Problem]) -> Iterator[Override]:
+    place = LAYOUTS[dialect].priority_class
+    if value and place:
+        yield Override(place, value)
+    elif value:
         hint = "tf-dist convert FILE --to kubeflow.org/v1 makes a format of it that has"
-        problems.append(Problem("spec", f"{dialect} cannot express the {what} {value}", hint))
+        problems.append(Problem("spec", f"{dialect} cannot express the priority class {value}", hint))
 
 
 def _templates(document: Document, dialect: Dialect, job: Job, tailoring: StepOverrides) -> Iterator[Override]:

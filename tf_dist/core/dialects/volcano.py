@@ -7,13 +7,12 @@ without it, otherwise a warning.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from tf_dist.core.dialects import common_annotations, volcano_policies
 from tf_dist.core.dialects.common_schema import (
     TF_CONTAINER,
     TF_PORT,
-    RawTemplate,
     check_label,
     check_metadata,
     check_pod_names,
@@ -50,31 +49,11 @@ DEFAULT_QUEUE: Final = "default"
 _BY_NAME: Final = {role.value: role for role in Role if role is not Role.OTHER}
 
 
-def templates(document: Document) -> Iterator[RawTemplate]:
-    """The raw templates of a document, which may be invalid elsewhere."""
-    for index, task in enumerate(list_items(value_at(document, "spec", "tasks"))):
-        if value_at(task, "template") is not None:
-            count = value_at(task, "replicas")
-            number = count if type(count) is int else 0
-            place = ("spec", "tasks", index, "template")
-            yield RawTemplate(place, task["template"], number)
-
-
-def raw_templates(spec: Spec) -> list[RawTemplate]:
-    """The templates of a spec that could be read."""
-    places = (("spec", "tasks", index, "template") for index in range(len(spec.tasks)))
-    return [RawTemplate(loc, task.template, task.count) for loc, task in zip(places, spec.tasks, strict=True)]
-
-
-def defaulted(document: Document) -> dict[str, Any]:
-    """The document with the defaults of Volcano's webhook; unchanged parts are shared with the original.
+def default_spec(spec: Document) -> Document:
+    """The spec with the defaults of Volcano's webhook.
 
     ``schedulerName`` is left out, because its default is part of the webhook's configuration.
     """
-    result = dict(document)
-    spec = result.get("spec")
-    if not isinstance(spec, Mapping):
-        return result
     filled = dict(spec)
     filled["queue"] = _or(filled.get("queue"), DEFAULT_QUEUE)
     filled["maxRetry"] = _or(filled.get("maxRetry"), DEFAULT_MAX_RETRY)
@@ -83,8 +62,7 @@ def defaulted(document: Document) -> dict[str, Any]:
         filled["minAvailable"] = _or(filled.get("minAvailable"), _least(filled["tasks"]))
     if "tensorflow" in mapping(plugins := filled.get("plugins")) and "svc" not in mapping(plugins):
         filled["plugins"] = {**mapping(plugins), "svc": []}
-    result["spec"] = filled
-    return result
+    return filled
 
 
 def _or(value: object, default: str | int) -> object:
@@ -242,7 +220,7 @@ def validate(job: VolcanoJob, out: FieldErrors) -> None:
         templates_ = [task.template for task in spec.tasks]
         scheduler_annotations.check_annotations(job.metadata.annotations or {}, templates_, names, out)
     if out.advice:
-        job_plugins.advise_missing_plugins(plugins, names, raw_templates(spec), out)
+        job_plugins.advise_missing_plugins(plugins, names, [task.template for task in spec.tasks], out)
     if out.advice:
         volcano_policies.advise_restarts_of_success(spec, names, out)
     volcano_policies.check_policies(spec.policies, ("spec", "policies"), out)
@@ -383,7 +361,7 @@ def update_problems(old: Document, new: Document) -> tuple[Problem, ...]:
     Defaults count as written. By the rules of Volcano's webhook, only the minimum, the replicas of tasks and their
     minimums, and the priority class may change.
     """
-    before, after = (mapping(defaulted(document).get("spec")) for document in (old, new))
+    before, after = (default_spec(mapping(document.get("spec"))) for document in (old, new))
     return tuple(_update_problems(before, after))
 
 

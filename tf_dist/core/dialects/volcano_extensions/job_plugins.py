@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tf_dist.core.dialects.common_schema import TF_PORT, RawTemplate, template_containers
+from tf_dist.core.dialects.common_schema import TF_PORT, template_containers
 from tf_dist.core.dialects.field_errors import FieldErrors
 from tf_dist.core.dialects.volcano_extensions.go_flags import (
     FlagKind,
@@ -20,7 +20,7 @@ from tf_dist.core.dialects.volcano_extensions.go_flags import (
     parse_go_int,
 )
 from tf_dist.core.model.fieldpath import FieldPath, list_items, mapping, suggestion, text, value_at
-from tf_dist.core.model.job import Plugins, Role, SSHPlugin
+from tf_dist.core.model.job import Document, Plugins, Role, SSHPlugin
 
 PluginArguments = Mapping[str, Sequence[str] | None]
 
@@ -152,17 +152,16 @@ def _check_values(values: Mapping[str, str], loc: FieldPath, tasks: Sequence[str
 _INDEX: Final = re.compile(r"V[CK]_TASK_INDEX(?!\w)")
 _HOSTS: Final = re.compile(r"VC_([A-Z0-9_]+)_(?:HOSTS|NUM)(?!\w)")
 _FOLDER: Final = "/etc/volcano"
-_INIT: Final = "initContainers"
 
 
 def advise_missing_plugins(
-    plugins: Plugins, tasks: Sequence[str], templates: Sequence[RawTemplate], out: FieldErrors
+    plugins: Plugins, tasks: Sequence[str], templates: Sequence[Document], out: FieldErrors
 ) -> None:
     """Warnings for programs that read their index or the addresses of peers, if no plugin of the job provides them."""
     variables = {name.upper().replace("-", "_") for name in tasks}
-    for raw in templates:
-        for place, container in (*template_containers(raw.template), *template_containers(raw.template, _INIT)):
-            loc = (*raw.loc, *place)
+    for index, template in enumerate(templates):
+        for place, container in (*template_containers(template), *template_containers(template, "initContainers")):
+            loc = ("spec", "tasks", index, "template", *place)
             own = {text(value_at(entry, "name")) for entry in list_items(container.get("env"))}
             mounted = {text(value_at(entry, "mountPath")) for entry in list_items(container.get("volumeMounts"))}
             said = "\n".join(_program(container))
