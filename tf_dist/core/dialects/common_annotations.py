@@ -9,13 +9,13 @@ volcano there only because every example does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, Literal, NamedTuple
 
 from tf_dist.core.dialects.common_schema import INT32_MAX, LAYOUTS, written_number
 from tf_dist.core.dialects.field_errors import FieldErrors, describe_value
-from tf_dist.core.model.fieldpath import FieldPath, suggestion, value_at
+from tf_dist.core.model.fieldpath import FieldPath, mapping, suggestion, text, value_at
 from tf_dist.core.model.gang_scheduler import GangScheduler
 from tf_dist.core.model.job import MAX_REPLICAS, Dialect, DisruptionPolicy, Document, Job
 from tf_dist.core.model.names import (
@@ -93,56 +93,77 @@ def warn_unused_annotation(annotations: Mapping[str, str] | None, key: str, inst
         out.warn(annotation_path(key), "is not used in this format", f"write {instead}")
 
 
-def check_limits(document: Document, out: FieldErrors) -> None:
-    """Errors for annotations of limits that cannot be read."""
-    for key, reads, what, hint in (
-        (MAX_DISRUPTIONS, _count, "number of disruptions", 'write one from 0 up: "20"'),
-        *(
-            (timeout, parse_duration, "duration", "such as 90s, 10m or 1h30m")
-            for timeout in (RECOVERY_TIMEOUT, ADMISSION_TIMEOUT, STARTUP_TIMEOUT)
-        ),
-    ):
-        place: FieldPath = ("metadata", "annotations", key)
-        said = value_at(document, *map(str, place))
-        if isinstance(said, str) and reads(said) is None:
-            out.error(place, f"{describe_value(said)} is not a {what}", hint)
+class _Setting(NamedTuple):
+    """An annotation that sets a field of a job of any format."""
 
-
-def check_evaluator_in_cluster(document: Document, out: FieldErrors) -> None:
-    """An error for an annotation about evaluators that is neither true nor false."""
-    place = annotation_path(EVALUATOR_IN_CLUSTER)
-    said = value_at(document, *map(str, place))
-    if isinstance(said, str) and said not in ("true", "false"):
-        out.error(place, f"must be true or false, not {describe_value(said)}", 'write "true", or leave it out')
-
-
-def check_packages(document: Document, out: FieldErrors) -> None:
-    """An error for each word of the annotation of packages that is not a package."""
-    place = annotation_path(PACKAGES)
-    said = value_at(document, *map(str, place))
-    for one in said.split() if isinstance(said, str) else ():
-        if not is_package(one):
-            out.error(place, f"{describe_value(one)} is not a package", PACKAGE_HINT)
-
-
-def with_limits(job: Job) -> Job:
-    """The job with the limits of its annotations; unchanged if it has none."""
-    most = _count(job.annotations.get(MAX_DISRUPTIONS, ""))
-    if most is not None:
-        job = replace(job, run_policy=replace(job.run_policy, max_disruptions=most))
-    startup = parse_duration(job.annotations.get(STARTUP_TIMEOUT, ""))
-    if startup is not None:
-        job = replace(job, run_policy=replace(job.run_policy, startup_timeout=startup))
-    recovery = parse_duration(job.annotations.get(RECOVERY_TIMEOUT, ""))
-    if recovery is not None:
-        job = replace(job, scheduling=replace(job.scheduling, recovery_timeout=recovery))
-    waits = parse_duration(job.annotations.get(ADMISSION_TIMEOUT, ""))
-    if waits is not None:
-        job = replace(job, scheduling=replace(job.scheduling, admission_timeout=waits))
-    return job
+    part: Literal["run_policy", "scheduling"]
+    """The part of the job."""
+    field: str
+    read: Callable[[str], Any]
+    """The value of a text; None if it cannot be read."""
+    what: str
+    """What the text is to be."""
+    hint: str = "such as 90s, 10m or 1h30m"
 
 
 _POLICIES: Final[Mapping[str, DisruptionPolicy]] = {one.value: one for one in DisruptionPolicy}
+_GANG_SCHEDULERS: Final[Mapping[str, GangScheduler]] = {one.value: one for one in GangScheduler}
+_SETTINGS: Final[Mapping[str, _Setting]] = {
+    MAX_DISRUPTIONS: _Setting(
+        "run_policy",
+        "max_disruptions",
+        lambda said: written_number(said, 0, INT32_MAX),
+        "number of disruptions",
+        'write one from 0 up: "20"',
+    ),
+    STARTUP_TIMEOUT: _Setting("run_policy", "startup_timeout", parse_duration, "duration"),
+    RECOVERY_TIMEOUT: _Setting("scheduling", "recovery_timeout", parse_duration, "duration"),
+    ADMISSION_TIMEOUT: _Setting("scheduling", "admission_timeout", parse_duration, "duration"),
+    GANG_SCHEDULER: _Setting(
+        "scheduling",
+        "gang",
+        _GANG_SCHEDULERS.get,
+        "gang scheduler that tf-dist knows",
+        hint="",
+    ),
+    ON_EVICTION: _Setting("run_policy", "on_eviction", _POLICIES.get, "policy for disruptions"),
+    ON_PREEMPTION: _Setting("run_policy", "on_preemption", _POLICIES.get, "policy for disruptions"),
+}
+
+
+def check_annotations(document: Document, out: FieldErrors) -> None:
+    """Errors for invalid values of the labels and annotations that all formats share."""
+    annotations = mapping(value_at(document, "metadata", "annotations"))
+    for key, setting in _SETTINGS.items():
+        said = annotations.get(key)
+        if not isinstance(said, str):
+            continue
+        if key in (ON_EVICTION, ON_PREEMPTION):
+            check_disruption_policy(said, annotation_path(key), out, fallbacks=bool(annotations.get(FALLBACK)))
+        elif setting.read(said) is None:
+            hint = setting.hint or suggestion(said, _GANG_SCHEDULERS)
+            out.error(annotation_path(key), f"{describe_value(said)} is not a {setting.what}", hint)
+    said = annotations.get(EVALUATOR_IN_CLUSTER)
+    if isinstance(said, str) and said not in ("true", "false"):
+        message = f"must be true or false, not {describe_value(said)}"
+        out.error(annotation_path(EVALUATOR_IN_CLUSTER), message, 'write "true", or leave it out')
+    for one in text(annotations.get(PACKAGES)).split():
+        if not is_package(one):
+            out.error(annotation_path(PACKAGES), f"{describe_value(one)} is not a package", PACKAGE_HINT)
+    _check_queue(document, out)
+
+
+def with_annotations(job: Job) -> Job:
+    """The job with what its labels and annotations set; unchanged if they set nothing."""
+    parts: dict[str, dict[str, Any]] = {"run_policy": {}, "scheduling": {}}
+    for key in _SETTINGS.keys() & job.annotations.keys():
+        setting = _SETTINGS[key]
+        if (value := setting.read(job.annotations[key])) is not None:
+            parts[setting.part][setting.field] = value
+    if queue := job.labels.get(QUEUE):
+        parts["scheduling"]["queue"] = queue
+    changed = {part: replace(getattr(job, part), **fields) for part, fields in parts.items() if fields}
+    return replace(job, **changed) if changed else job
 
 
 def check_disruption_policy(
@@ -159,26 +180,6 @@ def check_disruption_policy(
         out.error(path, "there is no fallback", f'add {fallback_name}, a list such as [{{"workers": 2}}]')
 
 
-def check_disruption_policies(document: Document, out: FieldErrors) -> None:
-    """Errors for the annotations with disruption policies."""
-    notes = value_at(document, "metadata", "annotations")
-    for key in (ON_EVICTION, ON_PREEMPTION):
-        if isinstance(notes, Mapping) and key in notes:
-            check_disruption_policy(notes[key], annotation_path(key), out, fallbacks=bool(notes.get(FALLBACK)))
-
-
-def with_disruption_policies(job: Job) -> Job:
-    """The job with the disruption policies of its annotations; unchanged without any."""
-    eviction, preemption = (_POLICIES.get(job.annotations.get(key, "")) for key in (ON_EVICTION, ON_PREEMPTION))
-    if eviction is None and preemption is None:
-        return job
-    before = job.run_policy
-    policy = replace(
-        before, on_eviction=eviction or before.on_eviction, on_preemption=preemption or before.on_preemption
-    )
-    return replace(job, run_policy=policy)
-
-
 def with_startup_timeout(document: Any, timeout: str) -> Any:
     """The document with this startup timeout, unless it has one.
 
@@ -193,35 +194,10 @@ def with_startup_timeout(document: Any, timeout: str) -> Any:
     return {**document, "metadata": {**metadata, "annotations": {**annotations, STARTUP_TIMEOUT: timeout}}}
 
 
-def _count(text: str) -> int | None:
-    return written_number(text, 0, INT32_MAX)
-
-
-_GANG_SCHEDULER_PATH: Final[FieldPath] = ("metadata", "annotations", GANG_SCHEDULER)
-_GANG_SCHEDULERS: Final[Mapping[str, GangScheduler]] = {one.value: one for one in GangScheduler}
-
-
-def check_gang_scheduler(document: Document, out: FieldErrors) -> None:
-    """An error for an unknown gang scheduler."""
-    named = value_at(document, *map(str, _GANG_SCHEDULER_PATH))
-    if isinstance(named, str) and named not in _GANG_SCHEDULERS:
-        out.error(
-            _GANG_SCHEDULER_PATH,
-            f"{named!r} is not a gang scheduler that tf-dist knows",
-            suggestion(named, _GANG_SCHEDULERS),
-        )
-
-
-def with_gang_scheduler(job: Job) -> Job:
-    """The job with the gang scheduler that it names; unchanged if it names none."""
-    named = _GANG_SCHEDULERS.get(job.annotations.get(GANG_SCHEDULER, ""))
-    return job if named is None else replace(job, scheduling=replace(job.scheduling, gang=named))
-
-
 _QUEUE_PATH: Final[FieldPath] = ("metadata", "labels", QUEUE)
 
 
-def check_queue(document: Document, out: FieldErrors) -> None:
+def _check_queue(document: Document, out: FieldErrors) -> None:
     """An error where label and field name different queues. ``default`` may have come from a server's defaults."""
     named = value_at(document, *map(str, _QUEUE_PATH))
     for field in filter(None, (layout.queue for layout in LAYOUTS.values())):
@@ -230,12 +206,6 @@ def check_queue(document: Document, out: FieldErrors) -> None:
             out.error(
                 _QUEUE_PATH, f"names the queue {named}, and {'.'.join(map(str, field))} names {other}", "keep one"
             )
-
-
-def with_queue(job: Job) -> Job:
-    """The job in the queue that its label names; unchanged if it has none."""
-    named = job.labels.get(QUEUE)
-    return replace(job, scheduling=replace(job.scheduling, queue=named)) if named else job
 
 
 def queue_overrides(document: Any, dialect: Dialect, queue: str) -> tuple[Override, ...]:

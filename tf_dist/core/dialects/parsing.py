@@ -65,7 +65,7 @@ def _parsed(document: Any, out: FieldErrors) -> Parsed:
     _check(dict(document), dialect, out)
     out.raise_errors()
     ready = form.defaulted(document)
-    job = _annotated(form.build(_valid(ready, form.model)))
+    job = common_annotations.with_annotations(form.build(_valid(ready, form.model)))
     check_environment(job, out)
     out.raise_errors()
     _advise_tf_config(job, raw_templates(document, dialect), out)
@@ -126,27 +126,12 @@ def read(stored: Document) -> Job:
         check_frame(raw.template, raw.loc, out)
     _check_size(raw_templates(ready, dialect), out)
     form.check(model, out)
-    _check_annotations(ready, out)
+    common_annotations.check_annotations(ready, out)
     out.raise_errors()
-    job = _annotated(form.build(model))
+    job = common_annotations.with_annotations(form.build(model))
     check_environment(job, out)
     out.raise_errors()
     return job
-
-
-def _check_annotations(document: Document, out: FieldErrors) -> None:
-    """Check the labels and annotations that all formats share."""
-    common_annotations.check_gang_scheduler(document, out)
-    common_annotations.check_queue(document, out)
-    common_annotations.check_limits(document, out)
-    common_annotations.check_evaluator_in_cluster(document, out)
-    common_annotations.check_packages(document, out)
-    common_annotations.check_disruption_policies(document, out)
-
-
-def _annotated(job: Job) -> Job:
-    job = common_annotations.with_queue(common_annotations.with_gang_scheduler(job))
-    return common_annotations.with_disruption_policies(common_annotations.with_limits(job))
 
 
 def as_written(stored: Document) -> dict[str, Any]:
@@ -203,7 +188,7 @@ def _check(document: dict[str, Any], dialect: Dialect, out: FieldErrors) -> None
         if model is None:
             return
     form.check(model, out)
-    _check_annotations(document, out)
+    common_annotations.check_annotations(document, out)
 
 
 def _rest(document: dict[str, Any], model: type[BaseModel]) -> BaseModel | None:
