@@ -11,10 +11,9 @@ from typing import Final
 
 from pydantic import BaseModel
 
-from tf_dist.core.dialects import kubeflow_v1, kubeflow_v1alpha1, queue_resource, volcano_schema
+from tf_dist.core.dialects import kubeflow_v1, kubeflow_v1alpha1, queue_resource, volcano
 from tf_dist.core.dialects.queue_resource import MAX_SELECTOR_RULES
-from tf_dist.core.dialects.volcano_policies import ACTIONS, EVENTS
-from tf_dist.core.dialects.volcano_schema import MAX_TASKS
+from tf_dist.core.dialects.volcano import ACTIONS, EVENTS, MAX_TASKS
 from tf_dist.core.model.names import LABEL_KEY, LABEL_NAME, LONGEST_KEY, LONGEST_VALUE
 from tf_dist.core.model.status_codec import FIELD
 from tf_dist.core.model.timestamps import DURATION, MAX_DURATION_LENGTH
@@ -46,16 +45,16 @@ _EXTRAS: Final[Extras] = {
     kubeflow_v1.Replicas: {"template": validated(pod_template(), *cel_rules.TEMPLATE)},
     kubeflow_v1alpha1.Spec: {"replicaSpecs": {"minItems": 1, "maxItems": 3, **rules(cel_rules.ENTRIES)}},
     kubeflow_v1alpha1.Replicas: {"": rules(cel_rules.ENTRY), "template": pod_template(bare=True)},
-    volcano_schema.Spec: {
+    volcano.Spec: {
         "tasks": {"minItems": 1, "maxItems": MAX_TASKS, **rules(cel_rules.TASKS)},
         "plugins": {"maxProperties": 4, **rules(cel_rules.PLUGINS)},
     },
-    volcano_schema.Task: {
+    volcano.Task: {
         "": rules(cel_rules.TASK),
         "name": {"maxLength": MOST_CHARACTERS, "pattern": LABEL_OR_NOTHING},
         "template": pod_template(),
     },
-    volcano_schema.Policy: {
+    volcano.Policy: {
         "": {"required": ["action"], **rules(cel_rules.POLICY)},
         "action": {"enum": list(ACTIONS)},
         "event": {"enum": ["", *EVENTS]},
@@ -81,7 +80,7 @@ _EXTRAS: Final[Extras] = {
         "key": {"maxLength": LONGEST_KEY, "pattern": f"^{LABEL_KEY}$"},
         "values": {"items": _LABEL_VALUE},
     },
-    volcano_schema.Volume: {
+    volcano.Volume: {
         "": {"required": ["mountPath", "volumeClaimName"]},
         "mountPath": {"pattern": "^/[^:]*$"},
         "volumeClaimName": {"minLength": 1},
@@ -205,7 +204,7 @@ _VOLCANO_STATUS: Final = mapping(
 VOLCANO_JOB_SCHEMA: Final[Schema] = validated(
     root(
         "A job in Volcano's format.",
-        validated(model_schema(volcano_schema.Spec, _EXTRAS), *cel_rules.VOLCANO_SPEC),
+        validated(model_schema(volcano.Spec, _EXTRAS), *cel_rules.VOLCANO_SPEC),
         _VOLCANO_STATUS,
         name=text("Its name, and the beginning of those of its pods.", longest=MOST_CHARACTERS, pattern=LABEL),
     ),

@@ -20,7 +20,7 @@ from tf_dist.core.dialects.common_schema import (
     without_none,
 )
 from tf_dist.core.dialects.parsing import Parsed, parse
-from tf_dist.core.dialects.volcano_extensions.scheduler_annotations import AFFINITY, PREEMPTABLE, SLA
+from tf_dist.core.dialects.volcano_annotations import AFFINITY, PREEMPTABLE, SLA
 from tf_dist.core.model.assignment import start_counts
 from tf_dist.core.model.fieldpath import FieldPath, format_field_path, list_items, mapping, value_at
 from tf_dist.core.model.gang_scheduler import GangScheduler

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError, create_model
 
-from tf_dist.core.dialects import kubeflow_v1, kubeflow_v1alpha1, volcano, volcano_schema
+from tf_dist.core.dialects import kubeflow_v1, kubeflow_v1alpha1, volcano
 from tf_dist.core.dialects.common_schema import SchemaModel
 from tf_dist.core.dialects.field_errors import MISSING, FieldErrors, describe_value, quote_hint, report_schema_errors
-from tf_dist.core.dialects.volcano_extensions.related_kinds import related_kind
+from tf_dist.core.dialects.related_kinds import related_kind
 from tf_dist.core.model.fieldpath import mapping, nearest_word, suggestion, value_at
 from tf_dist.core.model.job import Dialect, Document, Job
 from tf_dist.core.model.names import MAX_WORKERS, MIN_WORKERS
@@ -37,7 +37,7 @@ _V1, _ALPHA = kubeflow_v1, kubeflow_v1alpha1
 FORMATS: Final[Mapping[Dialect, Format]] = {
     Dialect.TFJOB_V1: Format(_V1.TFJob, _V1.default_spec, _V1.validate, _V1.build),
     Dialect.TFJOB_V1ALPHA1: Format(_ALPHA.TFJob, _ALPHA.default_spec, _ALPHA.validate, _ALPHA.build),
-    Dialect.VOLCANO: Format(volcano_schema.VolcanoJob, volcano.default_spec, volcano.validate, volcano.build),
+    Dialect.VOLCANO: Format(volcano.VolcanoJob, volcano.default_spec, volcano.validate, volcano.build),
 }
 
 _KNOWN: Final = ", ".join(f"{dialect} {dialect.kind}" for dialect in Dialect)

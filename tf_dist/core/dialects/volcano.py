@@ -1,18 +1,30 @@
-"""``batch.volcano.sh/v1alpha1`` Job: the defaults of Volcano's webhook, validation, updates, and conversion to a job.
+"""``batch.volcano.sh/v1alpha1`` Job (Volcano 1.15): schema, the defaults of Volcano's webhook, validation, updates, and
+conversion to a job.
 
-The rules are those of Volcano's validating webhook. An unsupported setting is an error if the job would run differently
-without it, otherwise a warning.
+The rules are those of Volcano's validating webhook, and those that Volcano leaves to its controller. An unsupported
+setting is an error if the job would run differently without it, otherwise a warning.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from typing import Annotated, Any, Final, Literal
 
-from tf_dist.core.dialects import common_annotations, volcano_policies
+from pydantic import Field
+
+from tf_dist.core.dialects import common_annotations, volcano_annotations, volcano_plugins
 from tf_dist.core.dialects.common_schema import (
+    INT32_MAX,
     TF_CONTAINER,
     TF_PORT,
+    Count,
+    Envelope,
+    Int32,
+    Positive,
+    ReplicaCount,
+    SchemaModel,
+    Seconds,
+    Template,
     check_label,
     check_metadata,
     check_pod_names,
@@ -21,32 +33,157 @@ from tf_dist.core.dialects.common_schema import (
 )
 from tf_dist.core.dialects.field_errors import MISSING, FieldErrors
 from tf_dist.core.dialects.pod_template import require_container
-from tf_dist.core.dialects.volcano_extensions import job_plugins, scheduler_annotations
-from tf_dist.core.dialects.volcano_extensions.job_plugins import TensorFlowPlugin
-from tf_dist.core.dialects.volcano_schema import MAX_TASKS, Spec, Task, VolcanoJob, task_name
+from tf_dist.core.dialects.volcano_plugins import TensorFlowPlugin
 from tf_dist.core.model.fieldpath import FieldPath, list_items, mapping, suggestion, value_at
 from tf_dist.core.model.gang_scheduler import GangScheduler
 from tf_dist.core.model.job import (
+    Action,
     CleanPodPolicy,
     CompletionByCounts,
     Dependency,
     Dialect,
     Document,
+    Event,
+    ExitCodes,
     Job,
     ReplicaSpec,
     Role,
+    Rule,
     RunPolicy,
     Scheduling,
     ServiceStyle,
     TFConfigStyle,
 )
 from tf_dist.core.model.names import GANG_SCHEDULER, MAX_WORKERS, MIN_WORKERS
+from tf_dist.core.model.timestamps import parse_go_duration
 from tf_dist.core.model.wording import counted
 from tf_dist.errors import Problem
+
+# -- schema --
 
 DEFAULT_MAX_RETRY: Final = 3
 DEFAULT_QUEUE: Final = "default"
 _BY_NAME: Final = {role.value: role for role in Role if role is not Role.OTHER}
+MAX_TASKS = 256
+"""The maximum number of tasks. An API server compares each task with every other."""
+
+
+class Policy(SchemaModel):
+    """A lifecycle policy: an action for an event or an exit code."""
+
+    action: str | None = None
+    """What follows."""
+    event: str | None = None
+    """An event."""
+    events: list[str] | None = None
+    """Several events."""
+    exit_code: Int32 | None = None
+    """An exit code."""
+    timeout: str | None = None
+    """The time after the event, such as 10m."""
+
+
+class DependsOn(SchemaModel):
+    """The tasks that must be running before this one starts."""
+
+    name: list[str] | None = None
+    """Their names."""
+    iteration: Literal["any", "all"] | None = None
+    """Whether any or all of the tasks must run."""
+
+
+class Task(SchemaModel):
+    """One group of equal pods."""
+
+    name: str | None = None
+    """The name; default: default0, default1, …"""
+    replicas: ReplicaCount | None = None
+    """The number of pods; default: 0."""
+    min_available: Count | None = None
+    """The number of pods that must be admitted together; default: all."""
+    template: Template
+    """The pods to run, as in any workload."""
+    policies: list[Policy] | None = None
+    """The actions on events and exit codes."""
+    topology_policy: Literal["none", "best-effort", "restricted", "single-numa-node"] | None = None
+    """Not used."""
+    max_retry: Annotated[int, Field(ge=-1, le=INT32_MAX)] | None = None
+    """The number of restarts after which the task fails; -1: no limit."""
+    depends_on: DependsOn | None = None
+    """The tasks that must run before this task starts."""
+    partition_policy: Any = None
+    """Not used."""
+
+    @property
+    def count(self) -> int:
+        """The number of replicas; Volcano reads a missing number as 0."""
+        return self.replicas or 0
+
+    @property
+    def least(self) -> int:
+        """The number of pods that must be admitted together."""
+        return self.count if self.min_available is None else self.min_available
+
+
+class Volume(SchemaModel):
+    """A claim mounted into every pod of the job."""
+
+    mount_path: str
+    """Where the claim is mounted."""
+    volume_claim_name: str | None = None
+    """The name of the claim."""
+    volume_claim: dict[str, Any] | None = None
+    """Not used: tf-dist does not create claims."""
+
+
+class Spec(SchemaModel):
+    """The job."""
+
+    scheduler_name: str | None = None
+    """The scheduler of the pods."""
+    min_available: Count | None = None
+    """The number of pods that must be admitted together."""
+    volumes: list[Volume] | None = None
+    """Claims that are mounted in every pod."""
+    tasks: list[Task]
+    """The groups of pods."""
+    policies: list[Policy] | None = None
+    """The actions on events and exit codes, for all tasks."""
+    plugins: dict[str, list[str] | None] | None = None
+    """Plugins of Volcano, with their arguments."""
+    running_estimate: Any = None
+    """Not used."""
+    queue: str | None = None
+    """The queue in which the job waits."""
+    max_retry: Count | None = None
+    """The number of attempts; default: 3."""
+    ttl_seconds_after_finished: Seconds | None = None
+    """How long the job is kept after its end, in seconds."""
+    priority_class_name: str | None = None
+    """A PriorityClass. It decides which job is admitted first, and which is preempted."""
+    min_success: Positive | None = None
+    """The number of successful pods with which the job succeeds."""
+    network_topology: Any = None
+    """Not used."""
+
+    @property
+    def total(self) -> int:
+        """All pods of the job."""
+        return sum(task.count for task in self.tasks)
+
+
+class VolcanoJob(Envelope):
+    """A document of this dialect."""
+
+    spec: Spec
+
+
+def task_name(task: Task, index: int) -> str:
+    """A task's name; Volcano calls the nameless ``default0``, ``default1``, …"""
+    return task.name or f"default{index}"
+
+
+# -- defaults, and conversion to a job --
 
 
 def default_spec(spec: Document) -> Document:
@@ -93,8 +230,8 @@ def _least(tasks: list[object]) -> int:
 def build(job: VolcanoJob) -> Job:
     """The job of a checked document with defaults."""
     spec = job.spec
-    tensorflow = job_plugins.tensorflow_plugin(spec.plugins)
-    plugins = job_plugins.job_plugins(spec.plugins)
+    tensorflow = volcano_plugins.tensorflow_plugin(spec.plugins)
+    plugins = volcano_plugins.job_plugins(spec.plugins)
     bounds = tuple(common_annotations.worker_bound(job.metadata.annotations, key) for key in (MIN_WORKERS, MAX_WORKERS))
     specs = tuple(_replica_spec(task, index, tensorflow, bounds) for index, task in enumerate(spec.tasks))
     single = len(specs) == 1 and specs[0].most == 1
@@ -105,7 +242,7 @@ def build(job: VolcanoJob) -> Job:
         labels=job.metadata.labels or {},
         annotations=job.metadata.annotations or {},
         replica_specs=specs,
-        rules=volcano_policies.policy_rules(spec.policies),
+        rules=policy_rules(spec.policies),
         counting=CompletionByCounts(min_available=_min_available(spec, specs), min_success=spec.min_success),
         run_policy=RunPolicy(
             resume_keeps_succeeded=True,
@@ -122,11 +259,11 @@ def build(job: VolcanoJob) -> Job:
             queue=spec.queue or DEFAULT_QUEUE,
             priority_class=spec.priority_class_name or "",
             scheduler_name=spec.scheduler_name or "",
-            patience=scheduler_annotations.sla_waiting_time(job.metadata.annotations or {}),
-            preemptable=scheduler_annotations.is_preemptable(
+            patience=volcano_annotations.sla_waiting_time(job.metadata.annotations or {}),
+            preemptable=volcano_annotations.is_preemptable(
                 job.metadata.annotations or {}, job.metadata.labels or {}, [task.template for task in spec.tasks]
             ),
-            topology=scheduler_annotations.preferred_topology(
+            topology=volcano_annotations.preferred_topology(
                 job.metadata.annotations or {}, [one.name for one in specs]
             ),
         ),
@@ -153,7 +290,7 @@ def _roles(tensorflow: TensorFlowPlugin | None) -> Mapping[str, Role]:
 
 def worker_task(spec: Spec) -> int | None:
     """The index of the task of workers, or None."""
-    roles = _roles(job_plugins.tensorflow_plugin(spec.plugins))
+    roles = _roles(volcano_plugins.tensorflow_plugin(spec.plugins))
     names = [task_name(task, index) for index, task in enumerate(spec.tasks)]
     return next((index for index, name in enumerate(names) if roles.get(name) is Role.WORKER), None)
 
@@ -182,7 +319,7 @@ def _replica_spec(
         # The plugin writes its own port into every address, not the ports that containers name.
         port=tensorflow.port if tensorflow else named_port(task.template, container, TF_PORT),
         pod_restart_policy=policy if isinstance(policy, str) else "Always",
-        rules=volcano_policies.policy_rules(task.policies),
+        rules=policy_rules(task.policies),
         depends=_dependency(task),
         container_restarts=None if retries < 0 else retries,
     )
@@ -195,11 +332,14 @@ def _dependency(task: Task) -> Dependency | None:
     return Dependency(on=tuple(depends.name), any=depends.iteration == "any")
 
 
+# -- validation --
+
+
 def validate(job: VolcanoJob, out: FieldErrors) -> None:
     """Check all rules about our own keys."""
     spec = job.spec
     names = [task_name(task, index) for index, task in enumerate(spec.tasks)]
-    svc = job_plugins.job_plugins(spec.plugins).svc
+    svc = volcano_plugins.job_plugins(spec.plugins).svc
     # The svc plugin makes a service of the job's name, and a service's name starts with a letter.
     named = check_metadata(job.metadata, out, letter_first=svc)
     labels = [check_label(name, ("spec", "tasks", index, "name"), out) for index, name in enumerate(names)]
@@ -214,20 +354,20 @@ def validate(job: VolcanoJob, out: FieldErrors) -> None:
     _check_elastic(job, out)
     _check_volumes(spec, out)
     _check_not_done(spec, out)
-    plugins = job_plugins.job_plugins(spec.plugins)
-    job_plugins.check_plugins(spec.plugins, names, out)
+    plugins = volcano_plugins.job_plugins(spec.plugins)
+    volcano_plugins.check_plugins(spec.plugins, names, out)
     if out.advice and (job.metadata.annotations or {}).get(GANG_SCHEDULER) != GangScheduler.VOLCANO:
         templates_ = [task.template for task in spec.tasks]
-        scheduler_annotations.check_annotations(job.metadata.annotations or {}, templates_, names, out)
+        volcano_annotations.check_annotations(job.metadata.annotations or {}, templates_, names, out)
     if out.advice:
-        job_plugins.advise_missing_plugins(plugins, names, [task.template for task in spec.tasks], out)
+        volcano_plugins.advise_missing_plugins(plugins, names, [task.template for task in spec.tasks], out)
     if out.advice:
-        volcano_policies.advise_restarts_of_success(spec, names, out)
-    volcano_policies.check_policies(spec.policies, ("spec", "policies"), out)
+        advise_restarts_of_success(spec, names, out)
+    check_policies(spec.policies, ("spec", "policies"), out)
     for index, task in enumerate(spec.tasks):
-        volcano_policies.check_policies(task.policies, ("spec", "tasks", index, "policies"), out)
+        check_policies(task.policies, ("spec", "tasks", index, "policies"), out)
         if out.advice:
-            volcano_policies.advise_restarts(task, spec, ("spec", "tasks", index), out)
+            advise_restarts(task, spec, ("spec", "tasks", index), out)
 
 
 def _check_tasks(spec: Spec, names: Sequence[str], out: FieldErrors) -> None:
@@ -385,3 +525,180 @@ def _changed(before: Mapping[str, object], after: Mapping[str, object], free: fr
 
 def _immutable(path: str) -> Problem:
     return Problem(path, f"cannot be changed after the job is created; these can be changed: {_MAY_CHANGE}", _KEEP)
+
+
+# -- lifecycle policies --
+
+ANY_EVENT: Final = "*"
+UNREACHABLE_EVENT: Final = "JobUpdated"
+"""Accepted by Volcano and never emitted."""
+
+EVENTS: Final = (
+    ANY_EVENT,
+    Event.POD_FAILED.value,
+    Event.POD_EVICTED.value,
+    Event.POD_PENDING.value,
+    Event.UNKNOWN.value,
+    Event.TASK_COMPLETED.value,
+    Event.TASK_FAILED.value,
+    UNREACHABLE_EVENT,
+)
+ACTIONS: Final = tuple(
+    action.value
+    for action in (
+        Action.ABORT_JOB,
+        Action.RESTART_JOB,
+        Action.RESTART_TASK,
+        Action.RESTART_POD,
+        Action.TERMINATE_JOB,
+        Action.COMPLETE_JOB,
+        Action.RESUME_JOB,
+    )
+)
+_INTERNAL_EVENTS: Final = ("OutOfSync", "CommandIssued", "PodRunning")
+_INTERNAL_ACTIONS: Final = ("SyncJob", "EnqueueJob", "SyncQueue", "OpenQueue", "CloseQueue")
+
+
+def events_of(policy: Policy) -> tuple[str, ...]:
+    """The events a policy names, each once."""
+    return tuple(dict.fromkeys([*([policy.event] if policy.event else []), *(policy.events or ())]))
+
+
+def policy_rules(policies: Sequence[Policy] | None) -> tuple[Rule, ...]:
+    """The rules of checked policies, in order: the first that matches wins."""
+    return tuple(rule for policy in policies or () for rule in _rules(policy))
+
+
+def _rules(policy: Policy) -> Iterator[Rule]:
+    action = Action(policy.action or "")
+    timeout = (policy.timeout and parse_go_duration(policy.timeout)) or 0.0
+    if policy.exit_code is not None:
+        codes = ExitCodes(ranges=((policy.exit_code, policy.exit_code),))
+        yield Rule(events=frozenset({Event.POD_FAILED}), action=action, codes=codes, timeout=timeout)
+        return
+    named = events_of(policy)
+    events = set(Event) if ANY_EVENT in named else {Event(name) for name in named if name != UNREACHABLE_EVENT}
+    if not timeout:
+        events.discard(Event.POD_PENDING)
+    if events:
+        yield Rule(events=frozenset(events), action=action, timeout=timeout)
+
+
+def check_policies(policies: Sequence[Policy] | None, loc: FieldPath, out: FieldErrors) -> None:
+    """Check a list of policies: each policy, then duplicates."""
+    for index, policy in enumerate(policies or ()):
+        _check_policy(policy, (*loc, index), out)
+    _check_twice(policies or (), loc, out)
+
+
+def _check_policy(policy: Policy, loc: FieldPath, out: FieldErrors) -> None:
+    named = events_of(policy)
+    if named and policy.exit_code is not None:
+        out.error(loc, "names both an event and an exitCode", "split it into two policies")
+    elif not named and policy.exit_code is None and not out.partial:
+        out.error(loc, "names neither an event nor an exitCode", f"events: {', '.join(EVENTS)}")
+    if policy.exit_code == 0:
+        out.error((*loc, "exitCode"), "0 means success, and policies do not react to it", "use event: TaskCompleted")
+    _check_action(policy, loc, out)
+    for name in named:
+        _check_event(name, policy, (*loc, "event" if name == policy.event else "events"), out)
+    if policy.timeout and parse_go_duration(policy.timeout) is None:
+        hint = f"write {policy.timeout}s" if policy.timeout.isdecimal() else "such as 90s, 10m or 1h30m"
+        out.error((*loc, "timeout"), f"{policy.timeout!r} is not a duration", hint)
+
+
+def _check_action(policy: Policy, loc: FieldPath, out: FieldErrors) -> None:
+    place = (*loc, "action")
+    if not policy.action:
+        if not out.partial:
+            out.error(place, MISSING, f"known: {', '.join(ACTIONS)}")
+    elif policy.action == "RestartPartition":
+        out.error(place, "tf-dist does not know partitions, and would restart nothing", "RestartTask or RestartPod")
+    elif policy.action in _INTERNAL_ACTIONS:
+        out.error(
+            place,
+            f"{policy.action} is internal to Volcano and cannot be used in a policy",
+            f"known: {', '.join(ACTIONS)}",
+        )
+    elif policy.action not in ACTIONS:
+        out.error(place, f"unknown action {policy.action!r}", suggestion(policy.action, ACTIONS))
+
+
+def _check_event(name: str, policy: Policy, loc: FieldPath, out: FieldErrors) -> None:
+    if name in _INTERNAL_EVENTS:
+        out.error(loc, f"{name} is internal to Volcano; a policy cannot react to it", f"known: {', '.join(EVENTS)}")
+    elif name not in EVENTS:
+        out.error(loc, f"unknown event {name!r}", suggestion(name, EVENTS))
+    elif name == UNREACHABLE_EVENT:
+        out.warn(loc, "JobUpdated never happens: Volcano accepts it and does not emit it")
+    elif name == Event.POD_PENDING and not policy.timeout:
+        out.warn(loc, "PodPending without a timeout never fires", "add the time: timeout: 10m")
+
+
+def _check_twice(policies: Sequence[Policy], loc: FieldPath, out: FieldErrors) -> None:
+    seen: set[str | int] = set()
+    for index, policy in enumerate(policies):
+        for name in events_of(policy):
+            if name in seen:
+                out.error((*loc, index), f"event {name} already has a policy", "the first one wins: keep one of them")
+        if policy.exit_code is not None and policy.exit_code in seen:
+            place = (*loc, index, "exitCode")
+            out.error(place, f"exit code {policy.exit_code} already has a policy", "keep one of them")
+        seen.update(events_of(policy), [] if policy.exit_code is None else [policy.exit_code])
+    named = {name for policy in policies for name in events_of(policy)}
+    if ANY_EVENT in named and len(named) > 1:
+        out.error(
+            loc,
+            f"'*' is every event, so {', '.join(sorted(named - {ANY_EVENT}))} cannot have a policy in addition",
+            "name the events one by one, or keep only the policy for '*'",
+        )
+
+
+def advise_restarts(task: Task, spec: Spec, loc: FieldPath, out: FieldErrors) -> None:
+    """Warn about restart policies of a template with which pods do not end as the policies expect."""
+    policy = value_at(task.template, "spec", "restartPolicy")
+    place = (*loc, "template", "spec", "restartPolicy")
+    if policy is None:
+        out.warn(
+            place, "is not set; the default of Kubernetes is Always, and a completed pod starts again", "write Never"
+        )
+    handled = _handled_events(task.policies) | _handled_events(spec.policies)
+    restarts = policy in (None, "Always")
+    if restarts and Event.TASK_COMPLETED in handled:
+        out.warn(place, "with Always no pod ever completes, so the policy for TaskCompleted never fires", "write Never")
+    if policy in (None, "Always", "OnFailure") and Event.POD_FAILED in _handled_events(task.policies):
+        out.warn(
+            place,
+            f"with {policy or 'Always'} the kubelet restarts a container in place; the PodFailed policy hardly fires",
+            "write Never",
+        )
+    if policy == "Never" and Event.TASK_FAILED in _handled_events(task.policies):
+        message = "TaskFailed counts restarts in place; with Never there are none, and its policy never fires"
+        out.warn(place, message, "write OnFailure, or a policy for PodFailed")
+
+
+_RESTARTS: Final = frozenset({Action.RESTART_JOB.value, Action.RESTART_TASK.value, Action.RESTART_POD.value})
+
+
+def advise_restarts_of_success(spec: Spec, names: Sequence[str], out: FieldErrors) -> None:
+    """Warn about policies that restart a task because it has succeeded. They repeat until maxRetry is reached."""
+    tasks: dict[FieldPath, list[str]] = {}
+    for index, task in enumerate(spec.tasks):
+        if value_at(task.template, "spec", "restartPolicy") in (None, "Always"):
+            continue  # its pods never succeed, of which there is a warning
+        own: FieldPath = ("spec", "tasks", index, "policies")
+        lists = ((own, task.policies), (("spec", "policies"), spec.policies))
+        listed = [((*place, at), one) for place, policies in lists for at, one in enumerate(policies or ())]
+        answers = {ANY_EVENT, Event.TASK_COMPLETED.value}
+        found = next(((at, one) for at, one in listed if not answers.isdisjoint(events_of(one))), None)
+        if found is not None and found[1].action in _RESTARTS:
+            tasks.setdefault((*found[0], "action"), []).append(names[index])
+    for place, named in tasks.items():
+        message = f"restarts {' and '.join(named)} whenever all its pods have succeeded, until maxRetry is spent"
+        hint = "write CompleteJob for TaskCompleted, and restart on PodFailed or PodEvicted"
+        out.warn(place, f"{message}; then the job has failed", hint)
+
+
+def _handled_events(policies: Sequence[Policy] | None) -> set[str]:
+    """The events to which a list of policies reacts."""
+    return {name for policy in policies or () for name in events_of(policy)}

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from tf_dist.core.dialects import as_written, parse, read, update_problems
 from tf_dist.core.dialects.common_schema import SERVICES_ANNOTATION, SUSPEND_ANNOTATION
-from tf_dist.core.dialects.volcano_extensions.scheduler_annotations import SLA
+from tf_dist.core.dialects.volcano_annotations import SLA
 from tf_dist.core.model import names
 from tf_dist.core.model.context import Plan, WriteStatus
 from tf_dist.core.model.fieldpath import list_items, mapping, updated, value_at

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from tf_dist.core.dialects.volcano_extensions.scheduler_annotations import unused_annotations
+from tf_dist.core.dialects.volcano_annotations import unused_annotations
 from tf_dist.core.integrations.dispatch import names_idle_scheduler
 from tf_dist.core.model.context import EmitEvent, ReconcileContext
 from tf_dist.core.model.fieldpath import mapping

@@ -8,7 +8,7 @@ from decimal import Decimal
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from tf_dist.core.dialects.volcano_extensions.scheduler_annotations import TASK_PRIORITY
+from tf_dist.core.dialects.volcano_annotations import TASK_PRIORITY
 from tf_dist.core.gang.placement.anti_affinity import Exclusions, exclusions
 from tf_dist.core.gang.types import PodSet, PriorityClass, Resources
 from tf_dist.core.model import names

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tf_dist.core.dialects.volcano_extensions.go_flags import (
+from tf_dist.core.dialects.volcano_plugins import (
     FlagKind,
     ParsedFlags,
     parse_go_bool,

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from tf_dist.core.dialects.field_errors import FieldErrors
-from tf_dist.core.dialects.volcano_extensions.go_flags import parse_go_bool
+from tf_dist.core.dialects.volcano_plugins import parse_go_bool
 from tf_dist.core.model.fieldpath import FieldPath, suggestion, texts, value_at
 from tf_dist.core.model.job import Document
 from tf_dist.core.model.timestamps import parse_go_duration

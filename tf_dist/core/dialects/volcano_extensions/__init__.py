@@ -1,3 +1,0 @@
-"""Parts of a Volcano Job other than tasks and policies: job plugins, annotations of the scheduler, and
-related kinds.
-"""
