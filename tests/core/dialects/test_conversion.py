@@ -9,7 +9,7 @@ import pytest
 
 from tests.core.dialects.documents import ALL, Doc, changed, paths, template, v1, v1alpha1, volcano
 from tf_dist.core.dialects import convert, parse
-from tf_dist.core.dialects.conversion import CONSEQUENCES, job_semantics
+from tf_dist.core.dialects.conversion import ASPECTS, job_semantics
 from tf_dist.errors import InvalidJob
 
 
@@ -19,7 +19,7 @@ def own_server() -> Doc:
 
 @pytest.mark.parametrize("make", ALL)
 def test_every_aspect_of_a_job_has_words_for_its_loss(make: Any):
-    assert {aspect for aspect, _ in job_semantics(parse(make()).job)} == CONSEQUENCES.keys()
+    assert {aspect for aspect, _ in job_semantics(parse(make()).job)} == ASPECTS.keys()
 
 
 def test_keeps_v1_jobs_as_they_are():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from tf_dist.core.dialects.common_schema import (
     SERVICES_ANNOTATION,
@@ -57,27 +57,42 @@ def convert(document: Any, *, strict: bool = True) -> Conversion:
     if source.job.dialect is Dialect.TFJOB_V1:
         return Conversion(document=source.document)
     _refuse(source.job)
-    source = replace(source, job=_without_idle_scheduler(source.job))
+    source = replace(source, job=_self_contained(source.job))
     written = _tfjob(source.job, source.document)
     result = parse(written, strict=strict)
     return Conversion(document=written, lost=tuple(_losses(source, result.job)))
 
 
-def _without_idle_scheduler(job: Job) -> Job:
-    """Remove the name of Volcano's scheduler from a job whose pods tf-dist places, because a TFJob would use it."""
-    if job.dialect is not Dialect.VOLCANO or job.scheduling.gang is GangScheduler.VOLCANO:
+def _self_contained(job: Job) -> Job:
+    """The job with its claims in the templates, as the Volcano dialect runs it, and without the name of Volcano's
+    scheduler if tf-dist places the pods, because a TFJob would use it.
+    """
+    if job.dialect is not Dialect.VOLCANO:
         return job
-    specs = tuple(replace(spec, template=_without_volcano(spec.template)) for spec in job.replica_specs)
+    idle = "" if job.scheduling.gang is GangScheduler.VOLCANO else GangScheduler.VOLCANO.value
+    claims = {f"{job.key.name}-volume-{index}": volume for index, volume in enumerate(job.volumes)}
+    specs = tuple(replace(spec, template=_own_template(spec.template, claims, idle)) for spec in job.replica_specs)
     named = job.scheduling.scheduler_name
-    scheduling = replace(job.scheduling, scheduler_name="" if named == GangScheduler.VOLCANO else named)
-    return replace(job, replica_specs=specs, scheduling=scheduling)
+    scheduling = replace(job.scheduling, scheduler_name="" if named == idle else named)
+    return replace(job, replica_specs=specs, scheduling=scheduling, volumes=())
 
 
-def _without_volcano(template: Document) -> Document:
-    spec = mapping(template.get("spec"))
-    if spec.get("schedulerName") != GangScheduler.VOLCANO:
-        return template
-    return {**template, "spec": {key: value for key, value in spec.items() if key != "schedulerName"}}
+def _own_template(template: Document, claims: Mapping[str, Document], idle: str) -> Document:
+    pod = dict(mapping(template.get("spec")))
+    if pod.get("schedulerName") == idle:
+        del pod["schedulerName"]
+    if claims:
+        mounts = [{"name": name, "mountPath": claim["mountPath"]} for name, claim in claims.items()]
+        volumes = [
+            {"name": name, "persistentVolumeClaim": {"claimName": claim["volumeClaimName"]}}
+            for name, claim in claims.items()
+        ]
+        pod["containers"] = [
+            {**one, "volumeMounts": [*list_items(one.get("volumeMounts")), *mounts]}
+            for one in list_items(pod.get("containers"))
+        ]
+        pod["volumes"] = [*list_items(pod.get("volumes")), *volumes]
+    return {**template, "spec": pod}
 
 
 def _refuse(job: Job) -> None:
@@ -157,7 +172,7 @@ def _replicas(job: Job, spec: ReplicaSpec) -> dict[str, Any]:
     """The replicas of a role. The priority class of a Volcano Job is written into its pods, because a TFJob
     needs it there.
     """
-    written = _template(job, spec)
+    written = _template(spec)
     priority = job.scheduling.priority_class if job.dialect is Dialect.VOLCANO else ""
     pod = without_none(priorityClassName=priority or None, schedulerName=job.scheduling.scheduler_name or None)
     template = {**written, "spec": {**pod, **written["spec"]}}
@@ -172,14 +187,13 @@ def _restart_policy(job: Job, spec: ReplicaSpec) -> str:
     return "ExitCode" if killed is Action.RESTART_POD and own in _FATAL else "Never"
 
 
-def _template(job: Job, spec: ReplicaSpec) -> dict[str, Any]:
-    """The pod template with settings that the source has elsewhere: claims, port, the container's name."""
-    template = with_claims(spec.template, job.volumes, job.key.name)
-    pod = {key: value for key, value in mapping(template.get("spec")).items() if key != "restartPolicy"}
+def _template(spec: ReplicaSpec) -> dict[str, Any]:
+    """The pod template with settings that the source has elsewhere: the port, and the container's name."""
+    pod = {key: value for key, value in spec.pod_spec.items() if key != "restartPolicy"}
     pod["containers"] = [
         _container(one, spec) if one.get("name") == spec.container else one for one in list_items(pod.get("containers"))
     ]
-    return {**template, "spec": pod}
+    return {**spec.template, "spec": pod}
 
 
 def _container(container: Mapping[str, Any], spec: ReplicaSpec) -> dict[str, Any]:
@@ -291,7 +305,7 @@ def _spec_semantics(job: Job, spec: ReplicaSpec) -> Iterator[tuple[str, Any]]:
     yield "maxReplicas", spec.most
     yield "port", spec.port
     yield "scheduler", value_at(spec.template, "spec", "schedulerName") or job.scheduling.scheduler_name
-    yield "template", plain_template(job, spec)
+    yield "template", _plain_template(job, spec)
     yield "depends", spec.depends
     judged = any(rule.type == spec.type for rule in job.success) and spec.last_exit_counts
     yield "restartsWhenDone", spec.pod_restart_policy == "Always" and not judged
@@ -305,18 +319,14 @@ def _spec_semantics(job: Job, spec: ReplicaSpec) -> Iterator[tuple[str, Any]]:
     yield "byIndex", tuple(rule for rule in rules if rule.index is not None)
 
 
-def plain_template(job: Job, spec: ReplicaSpec) -> Document:
-    """The template with the job's volumes, without the settings that formats express elsewhere."""
-    template = with_claims(spec.template, job.volumes, job.key.name)
-    pod = {key: value for key, value in mapping(template.get("spec")).items() if key not in _OUTSIDE}
+def _plain_template(job: Job, spec: ReplicaSpec) -> Document:
+    """The template without the settings that formats express elsewhere."""
+    pod = {key: value for key, value in spec.pod_spec.items() if key not in ("restartPolicy", "schedulerName")}
     if pod.get("priorityClassName") == job.scheduling.priority_class:
         pod.pop("priorityClassName", None)
     pod["containers"] = [_plain_container(one, spec) for one in list_items(pod.get("containers"))]
-    metadata = {key: value for key, value in mapping(template.get("metadata")).items() if value}
+    metadata = {key: value for key, value in mapping(spec.template.get("metadata")).items() if value}
     return {"metadata": metadata, "spec": pod}
-
-
-_OUTSIDE: Final = ("restartPolicy", "schedulerName")
 
 
 def _plain_container(container: Mapping[str, Any], spec: ReplicaSpec) -> Document:
@@ -325,24 +335,6 @@ def _plain_container(container: Mapping[str, Any], spec: ReplicaSpec) -> Documen
     plain = {key: value for key, value in container.items() if key != "ports"}
     ports = [port for port in list_items(container.get("ports")) if value_at(port, "name") != TF_PORT_NAME]
     return {**plain, "name": TF_CONTAINER, **({"ports": ports} if ports else {})}
-
-
-def with_claims(template: Document, volumes: tuple[Document, ...], job: str) -> Document:
-    """The template with a job's claims mounted in every container, as the Volcano dialect runs it."""
-    if not volumes:
-        return template
-    pod = mapping(template.get("spec"))
-    names = [f"{job}-volume-{index}" for index in range(len(volumes))]
-    claims = [
-        {"name": name, "persistentVolumeClaim": {"claimName": volume["volumeClaimName"]}}
-        for name, volume in zip(names, volumes, strict=True)
-    ]
-    mounts = [{"name": name, "mountPath": volume["mountPath"]} for name, volume in zip(names, volumes, strict=True)]
-    mounted = [
-        {**one, "volumeMounts": [*list_items(one.get("volumeMounts")), *mounts]}
-        for one in list_items(pod.get("containers"))
-    ]
-    return {**template, "spec": {**pod, "containers": mounted, "volumes": [*list_items(pod.get("volumes")), *claims]}}
 
 
 def has_role(spec: ReplicaSpec) -> bool:
@@ -358,75 +350,53 @@ def role_path(job: Job, role: str) -> FieldPath:
     return replica_path(job, [role_of(spec) for spec in job.replica_specs].index(role))
 
 
-CONSEQUENCES: Final[Mapping[str, str]] = {
-    "success": "the job would succeed at another moment",
-    "minSuccess": "this number of successes no longer ends the job",
-    "cleanPods": "other pods would remain after the end of the job",
-    "maxRestarts": "restarts would have another limit",
-    "countInPlace": "restarts by the kubelet would be counted differently",
-    "ttl": "the finished job would be kept for another time",
-    "suspend": "the job would not be suspended",
-    "minAvailable": "another number of replicas would have to start together",
-    "queue": "the job would wait in another queue",
-    "priority": "the job would have another priority",
-    "scheduler": "another scheduler would place the pods",
-    "tfConfig": "the replicas would get another TF_CONFIG",
-    "indexVariables": "VK_TASK_INDEX and VC_TASK_INDEX would not be set",
-    "hostFiles": "the host files in /etc/volcano would not exist",
-    "sshKeys": "the keys of the ssh plugin would not exist",
-    "patience": "capacity would be reserved for the job after another time",
-    "preemptable": "other rules would decide whether the job can be preempted",
-    "nodeTopology": "the replicas would not be kept on one node",
-    "services": "the replicas would get services, or none",
-    "replicas": "there would be another number of replicas",
-    "maxReplicas": "the job would grow to another number of these replicas",
-    "minReplicas": "another number of these replicas would have to start together",
-    "port": "the replicas would listen on another port",
-    "template": "the pods would differ",
-    "depends": "the replicas would not wait for the tasks they depend on",
-    "restartsWhenDone": "a completed container would be treated differently",
-    "failed": "failed replicas would be treated differently",
-    "evicted": "evicted replicas would be treated differently",
-    "taskFailed": "many restarts in place would be treated differently",
-    "unknown": "an unknown state of the gang would be treated differently",
-    "late": "policies with a timeout cannot be expressed",
-    "byIndex": "settings of one replica among several cannot be expressed",
-}
+class _Aspect(NamedTuple):
+    """Something that the formats can express differently."""
 
-_PATHS: Final[Mapping[Dialect, Mapping[str, FieldPath]]] = {
-    Dialect.TFJOB_V1ALPHA1: {
-        "success": ("spec", "terminationPolicy", "chief"),
-        "cleanPods": ("spec", "cleanupPodPolicy"),
-        "minAvailable": ("spec", "min-instance"),
-        "scheduler": ("spec", "schedulerName"),
-        "port": ("tfPort",),
-    },
-    Dialect.VOLCANO: {
-        "success": ("spec", "policies"),
-        "minSuccess": ("spec", "minSuccess"),
-        "maxRestarts": ("spec", "maxRetry"),
-        "countInPlace": ("spec", "maxRetry"),
-        "ttl": ("spec", "ttlSecondsAfterFinished"),
-        "minAvailable": ("spec", "minAvailable"),
-        "queue": ("spec", "queue"),
-        "priority": ("spec", "priorityClassName"),
-        "scheduler": ("spec", "schedulerName"),
-        "indexVariables": ("spec", "plugins", "env"),
-        "hostFiles": ("spec", "plugins", "svc"),
-        "sshKeys": ("spec", "plugins", "ssh"),
-        "patience": ("metadata", "annotations", SLA[0]),
-        "preemptable": ("metadata", "annotations", PREEMPTABLE),
-        "nodeTopology": ("metadata", "annotations", AFFINITY),
-        "services": ("spec", "plugins"),
-        "tfConfig": ("spec", "plugins"),
-        "minReplicas": ("minAvailable",),
-        "depends": ("dependsOn",),
-        "failed": ("policies",),
-        "evicted": ("policies",),
-        "late": ("policies",),
-        "taskFailed": ("policies",),
-        "unknown": ("policies",),
-    },
+    consequence: str
+    """What it means if the result differs."""
+    volcano: str = ""
+    """Its field in a Volcano Job, or in a task."""
+    v1alpha1: str = ""
+    """Its field in a TFJob v1alpha1, or in an entry of its replicas."""
+
+
+_NOTES: Final = "metadata.annotations"
+ASPECTS: Final[Mapping[str, _Aspect]] = {
+    "success": _Aspect("the job would succeed at another moment", "spec.policies", "spec.terminationPolicy.chief"),
+    "minSuccess": _Aspect("this number of successes no longer ends the job", "spec.minSuccess"),
+    "cleanPods": _Aspect("other pods would remain after the end of the job", v1alpha1="spec.cleanupPodPolicy"),
+    "maxRestarts": _Aspect("restarts would have another limit", "spec.maxRetry"),
+    "countInPlace": _Aspect("restarts by the kubelet would be counted differently", "spec.maxRetry"),
+    "ttl": _Aspect("the finished job would be kept for another time", "spec.ttlSecondsAfterFinished"),
+    "suspend": _Aspect("the job would not be suspended"),
+    "minAvailable": _Aspect(
+        "another number of replicas would have to start together", "spec.minAvailable", "spec.min-instance"
+    ),
+    "queue": _Aspect("the job would wait in another queue", "spec.queue"),
+    "priority": _Aspect("the job would have another priority", "spec.priorityClassName"),
+    "scheduler": _Aspect("another scheduler would place the pods", "spec.schedulerName", "spec.schedulerName"),
+    "tfConfig": _Aspect("the replicas would get another TF_CONFIG", "spec.plugins"),
+    "indexVariables": _Aspect("VK_TASK_INDEX and VC_TASK_INDEX would not be set", "spec.plugins.env"),
+    "hostFiles": _Aspect("the host files in /etc/volcano would not exist", "spec.plugins.svc"),
+    "sshKeys": _Aspect("the keys of the ssh plugin would not exist", "spec.plugins.ssh"),
+    "patience": _Aspect("capacity would be reserved for the job after another time", f'{_NOTES}["{SLA[0]}"]'),
+    "preemptable": _Aspect("other rules would decide whether the job can be preempted", f'{_NOTES}["{PREEMPTABLE}"]'),
+    "nodeTopology": _Aspect("the replicas would not be kept on one node", f'{_NOTES}["{AFFINITY}"]'),
+    "services": _Aspect("the replicas would get services, or none", "spec.plugins"),
+    "replicas": _Aspect("there would be another number of replicas"),
+    "maxReplicas": _Aspect("the job would grow to another number of these replicas"),
+    "minReplicas": _Aspect("another number of these replicas would have to start together", "minAvailable"),
+    "port": _Aspect("the replicas would listen on another port", v1alpha1="tfPort"),
+    "template": _Aspect("the pods would differ"),
+    "depends": _Aspect("the replicas would not wait for the tasks they depend on", "dependsOn"),
+    "restartsWhenDone": _Aspect("a completed container would be treated differently"),
+    "failed": _Aspect("failed replicas would be treated differently", "policies"),
+    "evicted": _Aspect("evicted replicas would be treated differently", "policies"),
+    "taskFailed": _Aspect("many restarts in place would be treated differently", "policies"),
+    "unknown": _Aspect("an unknown state of the gang would be treated differently", "policies"),
+    "late": _Aspect("policies with a timeout cannot be expressed", "policies"),
+    "byIndex": _Aspect("settings of one replica among several cannot be expressed"),
 }
 
 
@@ -439,7 +409,8 @@ def _losses(source: Parsed, result: Job) -> Iterator[Problem]:
         yield Problem(path, f"{result.dialect} has no {role} replicas: they are left out", "keep the job as it is")
     for key, value in before.items():
         if key[1] not in gone and after.get(key) != value:
-            yield Problem(_path(source.job, key), CONSEQUENCES[key[0]], _difference(key[0], value, after.get(key)))
+            difference = _difference(key[0], value, after.get(key))
+            yield Problem(_path(source.job, key), ASPECTS[key[0]].consequence, difference)
     for spec in source.job.replica_specs:
         if has_role(spec) and spec.container != TF_CONTAINER:
             path = format_field_path((*role_path(source.job, role_of(spec)), "template", "spec", "containers"))
@@ -449,11 +420,12 @@ def _losses(source: Parsed, result: Job) -> Iterator[Problem]:
 
 def _path(job: Job, key: Key) -> str:
     aspect, role = key
-    where = _PATHS[job.dialect].get(aspect, ())
+    where = ASPECTS[aspect].volcano if job.dialect is Dialect.VOLCANO else ASPECTS[aspect].v1alpha1
     if not role:
-        return format_field_path(where or ("spec",))
-    of_job = where[:1] in (("spec",), ("metadata",))
-    return format_field_path((*role_path(job, role), *(() if of_job else where)))
+        return where or "spec"
+    path = format_field_path(role_path(job, role))
+    of_role = where and not where.startswith(("spec.", "metadata."))
+    return f"{path}.{where}" if of_role else path
 
 
 def _difference(aspect: str, before: Any, after: Any) -> str:
