@@ -280,7 +280,7 @@ def test_a_queue_that_cannot_be_read_is_not_converted(tf_dist: Program) -> None:
     file = tf_dist.write("queues.yaml", {**head, "spec": {"capability": {"cpu": "much"}}})
     found = tf_dist("convert", file, "--to", "tf-dist.dev/v1alpha1")
     assert (found.returncode, found.stdout) == (2, "")
-    assert "spec.capability.cpu: is not an amount" in found.stderr
+    assert "spec.capability.cpu: is not a quantity" in found.stderr
 
 
 def test_convert_to_what_there_is_not(tf_dist: Program) -> None:

@@ -102,13 +102,12 @@ def test_all_problems_at_once_with_their_places_and_ways_out() -> None:
         text.startswith("spec.quotas.gpu: is not a resource") and "did you mean nvidia.com/gpu?" in text
         for text in found
     )
-    assert (
-        "spec.quotas.cpu.nominal: is not an amount: the text '4 cores' (write a number and a suffix: 4, 500m, 64Gi)"
-        in (found)
+    assert any(
+        text.startswith("spec.quotas.cpu.nominal: is not a quantity: the text '4 cores' (write") for text in found
     )
     assert "spec.quotas.memory.nominl: unknown key (did you mean nominal?)" in found
     assert any(text.startswith("spec.quotas.memory.nominal: is required and missing") for text in found)
-    assert 'spec.quotas["nvidia.com/gpu"].nominal: must not be negative: -1' in found
+    assert 'spec.quotas["nvidia.com/gpu"].nominal: must not be negative, not the number -1 (write 0 or more)' in found
     assert len(found) == 8
 
 
@@ -125,10 +124,10 @@ def test_all_problems_at_once_with_their_places_and_ways_out() -> None:
         (document(quotas={"memry": {"nominal": 1}}), "did you mean memory?"),
         (document(quotas=[1]), "spec.quotas: must be a mapping (key: value), not a list"),
         (document(quotas={"cpu": 4}), "spec.quotas.cpu: must be a mapping (key: value), not the number 4"),
-        (document(quotas={"cpu": {"nominal": True}}), "spec.quotas.cpu.nominal: is not an amount: the boolean true"),
+        (document(quotas={"cpu": {"nominal": True}}), "spec.quotas.cpu.nominal: is not a quantity: the boolean true"),
         (
             document(quotas={"cpu": {"nominal": 1, "lendingLimit": []}}),
-            "spec.quotas.cpu.lendingLimit: is not an amount",
+            "spec.quotas.cpu.lendingLimit: is not a quantity",
         ),
         (document(preemption={"withinQueue": "Never"}), "spec.preemption: unknown value: a mapping"),
         ({**document(), "apiVersion": "tf-dist.dev/v1"}, "apiVersion: a queue is of apiVersion tf-dist.dev/v1alpha1"),
@@ -160,22 +159,25 @@ def expression(**rule: Any) -> dict[str, Any]:
         ({"matchLabels": {"team": 1}}, "spec.namespaceSelector.matchLabels.team: must be text, not the number 1"),
         (
             {"matchLabels": {"-a": "b"}},
-            "spec.namespaceSelector.matchLabels.-a: '-a' is not a key that a label can have",
+            "spec.namespaceSelector.matchLabels.-a: '-a' is not the key of a label",
         ),
-        ({"matchLabels": {"a" * 64: "b"}}, "is not a key that a label can have"),
-        ({"matchLabels": {"UP/a": "b"}}, "'UP/a' is not a key that a label can have"),
+        ({"matchLabels": {"a" * 64: "b"}}, "is not the key of a label"),
+        ({"matchLabels": {"UP/a": "b"}}, "'UP/a' is not the key of a label"),
         (
             {"matchLabels": {"a": "b c"}},
-            "spec.namespaceSelector.matchLabels.a: 'b c' is not a value that a label can have",
+            "spec.namespaceSelector.matchLabels.a: 'b c' is not the value of a label",
         ),
         (expression(operator="In", values=["a"]), "spec.namespaceSelector.matchExpressions[1].key: is required"),
         (expression(key="a"), "spec.namespaceSelector.matchExpressions[1].operator: is required and missing"),
         (expression(key="a", operator="Is", values=["b"]), "matchExpressions[1].operator: unknown value 'Is'"),
-        (expression(key="", operator="Exists"), "matchExpressions[1].key: '' is not a key that a label can have"),
+        (expression(key="", operator="Exists"), "matchExpressions[1].key: is required and missing"),
         (expression(key="a", operator="In"), "matchExpressions[1].values: is required and missing (In needs"),
         (expression(key="a", operator="NotIn", values=[]), "matchExpressions[1].values: is required and missing"),
         (expression(key="a", operator="Exists", values=["b"]), "matchExpressions[1].values: must be left out: Exists"),
-        (expression(key="a", operator="In", values=["b", "c!"]), "matchExpressions[1].values[1]: 'c!' is not a value"),
+        (
+            expression(key="a", operator="In", values=["b", "c!"]),
+            "matchExpressions[1].values[1]: 'c!' is not the value",
+        ),
         (expression(key="a", operator="In", value=["b"]), "matchExpressions[1].value: unknown key"),
         ({"matchExpressions": [{"key": "a", "operator": "Exists"}] * 65}, "has 65 entries; 64 are allowed"),
     ],

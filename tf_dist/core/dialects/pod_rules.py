@@ -120,9 +120,10 @@ def check_subdomain(value: str, loc: FieldPath, out: FieldErrors) -> None:
 def label_rules(labels: Mapping[Any, Any], loc: FieldPath, out: FieldErrors) -> None:
     """Check the keys and values of labels, or of a node selector."""
     for key, value in labels.items():
-        if isinstance(key, str) and isinstance(value, str):
-            check_label_key(key, (*loc, key), out)
-            _label_value(value, (*loc, key), out)
+        if isinstance(key, str) and not is_label_key(key):
+            out.error((*loc, key), f"{short_text(key)} is not the key of a label", _KEY_HINT)
+        if isinstance(value, str):
+            _label_value(value, (*loc, str(key)), out)
 
 
 def _annotations(annotations: Mapping[Any, Any], loc: FieldPath, out: FieldErrors) -> None:
@@ -359,6 +360,7 @@ _REQUIRED: Final[Mapping[str, Mapping[str, str]]] = {
     "WeightedPodAffinityTerm": {"weight": "add weight: 1 to 100"},
     "PreferredSchedulingTerm": {"weight": "add weight: 1 to 100"},
     "NodeSelector": {"nodeSelectorTerms": "add at least one term"},
+    "LabelSelectorRequirement": {"key": "add key: with the name of the label"},
 }
 """Fields that an API server requires in addition to the schema, and hints for required fields."""
 
@@ -495,9 +497,9 @@ def _check_node_requirement(found: Mapping[str, Any], loc: FieldPath, out: Field
 def _check_values(found: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
     operator, values = found.get("operator"), found.get("values")
     if operator in ("In", "NotIn") and not values:
-        out.error((*loc, "values"), f"must not be empty with operator {operator}", "add values, or write Exists")
+        out.error((*loc, "values"), MISSING, f"{operator} needs at least one value; Exists checks only the key")
     elif operator in ("Exists", "DoesNotExist") and values:
-        out.error((*loc, "values"), f"has no meaning with operator {operator}", "remove it, or write operator: In")
+        out.error((*loc, "values"), f"must be left out: {operator} checks only the key", "or write operator: In")
 
 
 def _check_spread(found: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:

@@ -8,18 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any, Final, Literal
 
 from pydantic import ValidationError
 
 from tf_dist.core.dialects.common_schema import Envelope, Int32, Positive, SchemaModel, check_label
-from tf_dist.core.dialects.field_errors import MISSING, FieldErrors, describe_value, report_schema_errors
+from tf_dist.core.dialects.field_errors import (
+    MISSING,
+    FieldErrors,
+    check_quantity,
+    describe_value,
+    report_schema_errors,
+)
+from tf_dist.core.dialects.pod_rules import check_rules
 from tf_dist.core.model.fieldpath import FieldPath, list_items, mapping, suggestion, value_at
 from tf_dist.core.model.gang_queue import PreemptionPolicy, Queue, QueueingStrategy, Quota, circular_parents
 from tf_dist.core.model.job import Document
-from tf_dist.core.model.names import is_label_key, is_label_value, requirements
-from tf_dist.core.model.quantity import parse_quantity
+from tf_dist.core.model.names import requirements
 from tf_dist.core.model.timestamps import parse_duration
 from tf_dist.errors import InvalidQueue, Problem
 
@@ -48,38 +53,11 @@ class SelectorShape(SchemaModel):
 
 
 def check_selector(stated: object, loc: FieldPath, out: FieldErrors) -> None:
-    """Check a selector beyond its shape: keys and values that no label can have, and the number of values."""
-    for key, value in mapping(mapping(stated).get("matchLabels")).items():
-        _check_key(key, (*loc, "matchLabels", key), out)
-        _check_value(value, (*loc, "matchLabels", key), out)
-    rules = list_items(mapping(stated).get("matchExpressions"))
+    """Check a selector beyond its shape: keys and values that no label can have, and the number of rules."""
+    check_rules(stated, "LabelSelector", loc, out)
+    rules = list_items(value_at(stated, "matchExpressions"))
     if len(rules) > MAX_SELECTOR_RULES:
         out.error((*loc, "matchExpressions"), f"has {len(rules)} entries; {MAX_SELECTOR_RULES} are allowed")
-    for at, stated_rule in enumerate(rules):
-        rule, rule_loc = mapping(stated_rule), (*loc, "matchExpressions", at)
-        operator, values = rule.get("operator"), list_items(rule.get("values"))
-        if "key" in rule:
-            _check_key(rule["key"], (*rule_loc, "key"), out)
-        if operator in ("In", "NotIn") and not values:
-            hint = f"{operator} needs at least one value; Exists checks only the key"
-            out.error((*rule_loc, "values"), MISSING, hint)
-        if operator in ("Exists", "DoesNotExist") and values:
-            message = f"must be left out: {operator} checks only the key"
-            out.error((*rule_loc, "values"), message, "or write In or NotIn")
-        for number, value in enumerate(values):
-            _check_value(value, (*rule_loc, "values", number), out)
-
-
-def _check_key(key: object, loc: FieldPath, out: FieldErrors) -> None:
-    if isinstance(key, str) and not is_label_key(key):
-        hint = "up to 63 of a-z, A-Z, 0-9, '-', '_' and '.', with or without a DNS name and / before it"
-        out.error(loc, f"{key!r} is not a key that a label can have", hint)
-
-
-def _check_value(value: object, loc: FieldPath, out: FieldErrors) -> None:
-    if isinstance(value, str) and not is_label_value(value):
-        hint = "up to 63 of a-z, A-Z, 0-9, '-', '_' and '.', with a letter or digit at both ends"
-        out.error(loc, f"{value!r} is not a value that a label can have", hint)
 
 
 API_VERSION: Final = "tf-dist.dev/v1alpha1"
@@ -91,10 +69,7 @@ _DEVICES: Final = {"gpu": "nvidia.com/gpu", "gpus": "nvidia.com/gpu", "tpu": "go
 
 
 class QuotaShape(SchemaModel):
-    """The quota of a resource.
-
-    ``_amount`` reads the amounts.
-    """
+    """The quota of a resource."""
 
     nominal: Any = None
     """The queue's own quota."""
@@ -234,9 +209,7 @@ def _check(shape: QueueShape, quotas: Mapping[str, Quota], out: FieldErrors, *, 
             out.warn((*loc, "lendingLimit"), "is more than nominal: the whole quota is lent", "leave it out")
         for key, limit in (("borrowingLimit", quota.borrowing_limit), ("lendingLimit", quota.lending_limit)):
             if limit is not None and not spec.parent:
-                message = (
-                    "has no effect: a queue without a parent borrows from no queue and lends only to those below it"
-                )
+                message = "has no effect: a queue without a parent borrows from none, and lends only to those below it"
                 out.warn((*loc, key), message, "name a parent, or leave it out")
 
 
@@ -250,27 +223,12 @@ def _quotas(found: object, out: FieldErrors, *, strict: bool) -> Iterator[tuple[
             _check_resource(resource, out)
         if entry.get("nominal") is None:
             out.error((*loc, "nominal"), MISSING, "0: the queue can only borrow")
-        nominal = _amount(entry, "nominal", loc, out)
-        borrowing, lending = (_amount(entry, key, loc, out) for key in ("borrowingLimit", "lendingLimit"))
+        nominal, borrowing, lending = (
+            None if entry.get(key) is None else check_quantity(entry[key], (*loc, key), out)
+            for key in ("nominal", "borrowingLimit", "lendingLimit")
+        )
         if nominal is not None:
             yield resource, Quota(nominal=nominal, borrowing_limit=borrowing, lending_limit=lending)
-
-
-def _amount(entry: Mapping[str, Any], key: str, loc: FieldPath, out: FieldErrors) -> Decimal | None:
-    found = entry.get(key)
-    if found is None:
-        return None
-    try:
-        amount = parse_quantity(found)
-    except ValueError:
-        out.error(
-            (*loc, key), f"is not an amount: {describe_value(found)}", "write a number and a suffix: 4, 500m, 64Gi"
-        )
-        return None
-    if amount < 0:
-        out.error((*loc, key), f"must not be negative: {found}")
-        return None
-    return amount
 
 
 def _check_resource(resource: str, out: FieldErrors) -> None:

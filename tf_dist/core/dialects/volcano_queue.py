@@ -15,12 +15,11 @@ from decimal import Decimal
 from typing import Any, Final
 
 from tf_dist.core.dialects.common_schema import INT32_MAX
-from tf_dist.core.dialects.field_errors import FieldErrors, describe_value
+from tf_dist.core.dialects.field_errors import MISSING, FieldErrors, check_quantity, describe_value
 from tf_dist.core.dialects.queue_resource import API_VERSION, KIND, read_queue
 from tf_dist.core.model.fieldpath import mapping, text, value_at
 from tf_dist.core.model.gang_queue import DEFAULT_QUEUE, Queue
 from tf_dist.core.model.job import Document
-from tf_dist.core.model.quantity import parse_quantity
 from tf_dist.errors import InvalidQueue, Problem
 
 GROUP: Final = "scheduling.volcano.sh"
@@ -114,7 +113,7 @@ def _closed(document: Document) -> bool:
 def _amounts(document: Document) -> _Amounts:
     out = FieldErrors()
     if not isinstance(value_at(document, "metadata", "name"), str):
-        out.error(("metadata", "name"), "is required and missing", "jobs name their queue by it")
+        out.error(("metadata", "name"), MISSING, "jobs name their queue by it")
     places = (("spec", "capability"), ("spec", "deserved"), ("spec", "guarantee", "resource"))
     found = _Amounts(*(dict(_read(document, place, out)) for place in places))
     # Guarantee ≤ deserved ≤ capability, as Volcano's webhook wants it (``validateResourceQuantityOfQueue``). Unlike its
@@ -138,15 +137,8 @@ def _amounts(document: Document) -> _Amounts:
 
 def _read(document: Document, place: tuple[str, ...], out: FieldErrors) -> Iterator[tuple[str, Decimal]]:
     for resource, said in mapping(value_at(document, *place)).items():
-        try:
-            amount = parse_quantity(said)
-        except ValueError:
-            hint = "write a number and a suffix: 4, 500m, 64Gi"
-            out.error((*place, str(resource)), f"is not an amount: {describe_value(said)}", hint)
-            continue
-        if amount < 0:
-            out.error((*place, str(resource)), f"must not be negative: {said}", "write 0 or more")
-        yield str(resource), amount
+        if (amount := check_quantity(said, (*place, str(resource)), out)) is not None:
+            yield str(resource), amount
 
 
 def _parent(document: Document) -> str:
