@@ -224,14 +224,14 @@ MUTANTS: Final = (
     ),
     Mutant(
         "attempts-overlap",
-        "core/reconciler/missing_objects.py",
+        "core/reconciler/job_objects.py",
         "return self.job or replica.type in self.types or replica in self.replicas",
         "return replica in self.replicas",
         "new pods meet those of the attempt before",
     ),
     Mutant(
         "services-left-behind",
-        "core/reconciler/pod_cleanup.py",
+        "core/reconciler/job_objects.py",
         "    policy, frees_addresses = effective",
         "    return services.job_objects(s.job).keys()\n    policy, frees_addresses = effective",
         "services of finished jobs pile up",
@@ -338,7 +338,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "limit-reached-and-running-on",
-        "core/reconciler/pod_cleanup.py",
+        "core/reconciler/job_objects.py",
         "if policy is CleanPodPolicy.NONE and reason_row(status.reason).cuts_pods_short:",
         "if False:",
         "pods of a job that is over its deadline run on",
@@ -352,7 +352,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "dependency-too-early",
-        "core/reconciler/missing_objects.py",
+        "core/reconciler/job_objects.py",
         "return other is None or counts.ready + counts.succeeded >= _needed(other)",
         "return other is None or counts.pending + counts.ready + counts.succeeded >= _needed(other)",
         "a task starts before the one that it depends on is up",

@@ -25,11 +25,20 @@ from tf_dist.core.diagnostics.diagnose import diagnose
 from tf_dist.core.model import names
 from tf_dist.core.model.assignment import Admit, Preempt, Wait
 from tf_dist.core.model.context import EmitEvent
-from tf_dist.core.model.job import Action, Dependency, Job, JobKey, Rule, RunPolicy, Scheduling
+from tf_dist.core.model.job import (
+    DEFAULT_SCHEDULE_TIMEOUT,
+    Action,
+    Dependency,
+    Job,
+    JobKey,
+    Rule,
+    RunPolicy,
+    Scheduling,
+)
 from tf_dist.core.model.reasons import Category, OutcomeKind, Reason
 from tf_dist.core.model.status import Phase, display_phase, outcome_kind
 from tf_dist.core.model.timestamps import format_time
-from tf_dist.core.reconciler.requeue import DEFAULT_SCHEDULE_TIMEOUT, requeue_backoff
+from tf_dist.core.reconciler.requeue import requeue_backoff
 
 BY = Preempt(by=JobKey("default", "urgent"), message="its priority is 1000, that of this job 0")
 WAITS = Wait(reason=Reason.WAITING_FOR_CAPACITY, message="needs 2 × (cpu 4) for worker")

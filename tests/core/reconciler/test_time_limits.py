@@ -25,6 +25,7 @@ from tf_dist.core.diagnostics.outcome import job_outcome
 from tf_dist.core.model.assignment import Admit
 from tf_dist.core.model.context import DeleteJob, WriteStatus
 from tf_dist.core.model.job import (
+    DEFAULT_SCHEDULE_TIMEOUT,
     Action,
     Backoff,
     CleanPodPolicy,
@@ -36,7 +37,6 @@ from tf_dist.core.model.job import (
 )
 from tf_dist.core.model.reasons import OutcomeKind
 from tf_dist.core.model.status import Phase, outcome_kind
-from tf_dist.core.reconciler.requeue import DEFAULT_SCHEDULE_TIMEOUT
 
 
 def test_a_deadline_fires_on_time_and_counts_from_admission() -> None:

@@ -12,10 +12,19 @@ from tests.core.world import World
 from tf_dist.core.dialects.kubeflow_v1 import TOLERANT
 from tf_dist.core.model.assignment import Preempt
 from tf_dist.core.model.context import Observed, ReconcileContext
-from tf_dist.core.model.job import Action, Event, ExitCodes, Job, JobKey, Rule, RunPolicy, Scheduling
+from tf_dist.core.model.job import (
+    DEFAULT_SCHEDULE_TIMEOUT,
+    Action,
+    Event,
+    ExitCodes,
+    Job,
+    JobKey,
+    Rule,
+    RunPolicy,
+    Scheduling,
+)
 from tf_dist.core.model.status import ALLOWED_TRANSITIONS, LIVE, TERMINAL, Phase, Status
 from tf_dist.core.reconciler.job_context import read_context
-from tf_dist.core.reconciler.requeue import DEFAULT_SCHEDULE_TIMEOUT
 from tf_dist.core.reconciler.transitions import TRANSITION_RULES, TransitionCycle, TransitionRule, apply_transitions
 
 # -- the list -----------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from tf_dist.core.model.status_codec import NewerStatusFormat, check_version
 from tf_dist.core.model.timestamps import format_time
 from tf_dist.core.model.wording import share_text, times_text
 from tf_dist.core.reconciler.job_context import read_context
-from tf_dist.core.reconciler.missing_objects import backoff_until, creatable_replicas
+from tf_dist.core.reconciler.job_objects import backoff_until, creatable_replicas
 from tf_dist.core.reconciler.node_loss import overdue_pods
 from tf_dist.core.reconciler.status_messages import exit_text, signal_name, waiting_text
 from tf_dist.errors import InvalidJob

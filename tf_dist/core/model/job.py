@@ -338,12 +338,16 @@ class Plugins:
         return tuple(name for name, there in known if there)
 
 
+DEFAULT_SCHEDULE_TIMEOUT: Final = 300.0
+"""Seconds that an admitted gang may be without all its nodes, if the job does not say."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheduling:
     """The settings for admission: the gang's minimum, its queue and priority, and its timeouts.
 
     ``min_available``: the number of pods that must be admitted before any starts (``minimum_met``); a minimum is not a
-    size. ``timeout``: seconds (None or 0: the default, see ``reconciler/requeue``); ``recovery_timeout`` too (see
+    size. ``timeout``: seconds (None or 0: the default, see ``DEFAULT_SCHEDULE_TIMEOUT``); ``recovery_timeout`` too (see
     ``node_loss``). ``patience``: seconds after which capacity is reserved for it (None: those of the policy);
     ``preemptable``: whether others may preempt it; ``topology``: the node label whose value should be equal on its
     nodes, unless an annotation names another ("": none). ``gang``: the gang scheduler (None: the controller's default).
@@ -450,6 +454,15 @@ class Job:
     def replicas(self) -> tuple[ReplicaId, ...]:
         """Every replica the job wants, in document order."""
         return tuple(replica for spec in self.replica_specs for replica in spec.ids)
+
+    @property
+    def schedule_timeout(self) -> float:
+        """Seconds that pods of the admitted gang may lack a node, until it has been complete. With fallbacks, this is
+        at most the admission timeout.
+        """
+        timeout = self.scheduling.timeout or DEFAULT_SCHEDULE_TIMEOUT
+        limit = self.scheduling.admission_timeout if self.fallbacks else None
+        return timeout if limit is None else min(timeout, limit)
 
     @property
     def training_specs(self) -> tuple[ReplicaSpec, ...]:

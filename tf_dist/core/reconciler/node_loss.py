@@ -35,7 +35,7 @@ from tf_dist.core.model.reasons import OUT_OF_SERVICE, Reason
 from tf_dist.core.model.status import LIVE, Admission, Failure, Phase, Status
 from tf_dist.core.model.timestamps import format_time, round_time
 from tf_dist.core.model.wording import join_names
-from tf_dist.core.reconciler.missing_objects import AttemptBarrier, backoff_until, dependencies_met
+from tf_dist.core.reconciler.job_objects import AttemptBarrier, backoff_until, dependencies_met
 from tf_dist.core.reconciler.requeue import requeue, with_size
 
 DEFAULT_RECOVERY_TIMEOUT: Final = 300.0

@@ -3,7 +3,7 @@
 1. Read one snapshot of the job, its status and its pods (``job_context``).
 2. Decide: the transition rules lead to the next status (``transitions``).
 3. Write the status (``status_writer``) and record events (``job_events``).
-4. Act: delete and create what follows from the status alone (``pod_cleanup``, ``missing_objects``).
+4. Act: delete and create what follows from the status alone (``job_objects``).
 5. Compute when time alone changes the plan (``_wake_at``).
 
 Level-triggered: it depends on the current state, not on changes. Called again after its actions, it does nothing. After
@@ -38,8 +38,7 @@ from tf_dist.core.model.timestamps import round_time
 from tf_dist.core.reconciler.commands import command_actions
 from tf_dist.core.reconciler.job_context import is_in_future, read_context, without_clock_skew
 from tf_dist.core.reconciler.job_events import document_notes, job_events, spec_events
-from tf_dist.core.reconciler.missing_objects import backoff_until, missing_objects
-from tf_dist.core.reconciler.pod_cleanup import cleanup
+from tf_dist.core.reconciler.job_objects import backoff_until, cleanup, missing_objects
 from tf_dist.core.reconciler.status_writer import build_status, ready_replicas
 from tf_dist.core.reconciler.transitions import apply_transitions, next_transition_at
 

@@ -88,9 +88,7 @@ def with_size(s: ReconcileContext, admission: Admission, before: Sizes, message:
     )
 
 
-# Seconds: how long an admitted gang may be without all its nodes, where the job does not say; the back-off before it
-# tries again, doubling up to the longest.
-DEFAULT_SCHEDULE_TIMEOUT: Final = 300.0
+# Seconds: the back-off before the gang tries again, doubling up to the longest.
 _FIRST_PAUSE: Final = 60.0
 _LONGEST_PAUSE: Final = 3600.0
 # The share of a back-off that depends on the job: gangs that failed together do not come back together.
@@ -168,7 +166,7 @@ def requeue_unplaced(s: ReconcileContext) -> Status | None:
         return _released(s, s.observed.rejected, f"{_REJECTIONS[s.observed.rejected]}: {s.observed.last_error}", "")
     if s.now < due:
         return None
-    return _released(s, Reason.SCHEDULE_TIMEOUT, _unplaced_text(s), f" within {schedule_timeout(s.job):g} s")
+    return _released(s, Reason.SCHEDULE_TIMEOUT, _unplaced_text(s), f" within {s.job.schedule_timeout:g} s")
 
 
 def requeue_incomplete(s: ReconcileContext) -> Status | None:
@@ -249,16 +247,6 @@ def requeue_backoff(uid: str, count: int) -> float:
     return float(pause * (1 - _SPREAD * part))
 
 
-def schedule_timeout(job: Job) -> float:
-    """Seconds that pods of an admitted gang may lack a node, until it has been complete.
-
-    With fallbacks, this is at most the admission timeout.
-    """
-    timeout = job.scheduling.timeout or DEFAULT_SCHEDULE_TIMEOUT
-    limit = job.scheduling.admission_timeout if job.fallbacks else None
-    return timeout if limit is None else min(timeout, limit)
-
-
 def unplaced_due_at(s: ReconcileContext) -> float | None:
     """When the gang is requeued if nothing changes; None if every pod has, or had, its node.
 
@@ -269,7 +257,7 @@ def unplaced_due_at(s: ReconcileContext) -> float | None:
     if s.integration is not None and s.integration.pods_first:
         return None
     since = min((since for _, since in _unplaced(s)), default=None)
-    return None if since is None else round_time(since + schedule_timeout(s.job))
+    return None if since is None else round_time(since + s.job.schedule_timeout)
 
 
 def _unplaced(s: ReconcileContext) -> Iterator[tuple[ReplicaId, float]]:

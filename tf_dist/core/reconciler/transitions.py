@@ -32,8 +32,8 @@ from tf_dist.core.reconciler import restarts
 from tf_dist.core.reconciler.assigned_nodes import leave_closed_nodes, leave_closed_nodes_at, unpin_due_at, unpin_pods
 from tf_dist.core.reconciler.commands import COMMANDED_PHASES, execute_command, ignore_command, resume_by_command
 from tf_dist.core.reconciler.job_context import node_loss_times, with_status
+from tf_dist.core.reconciler.job_objects import dependencies_unreachable, pods_to_delete
 from tf_dist.core.reconciler.lifecycle_policy import END_PHASES, DecidedEvents, most_severe_action, next_policy_timeout
-from tf_dist.core.reconciler.missing_objects import dependencies_unreachable
 from tf_dist.core.reconciler.node_loss import (
     next_overdue_at,
     overdue_pods,
@@ -43,7 +43,6 @@ from tf_dist.core.reconciler.node_loss import (
     wait_for_lost_nodes,
 )
 from tf_dist.core.reconciler.pod_classification import classify_pods, derive_events
-from tf_dist.core.reconciler.pod_cleanup import pods_to_delete
 from tf_dist.core.reconciler.requeue import (
     fail_invalid_objects,
     requeue_evicted,

@@ -12,7 +12,7 @@ from tf_dist.core.model.context import Create, Delete
 from tf_dist.core.model.job import CleanPodPolicy, RunPolicy, Scheduling, TFConfigStyle
 from tf_dist.core.model.reasons import Reason
 from tf_dist.core.model.status import Phase, Status
-from tf_dist.core.reconciler.pod_cleanup import effective_clean_pod_policy
+from tf_dist.core.reconciler.job_objects import effective_clean_pod_policy
 from tf_dist.core.reconciler.reconcile import reconcile
 
 

@@ -1,7 +1,7 @@
-"""Creates missing objects of a job: services, objects of its plugins, pods, disruption budgets. No decisions are made
-here.
+"""The objects of a job: which of them are created, updated and deleted. No decisions are made here.
 
-A replica gets a pod when no pod of an older attempt exists that could overlap (``AttemptBarrier``).
+A replica gets a pod when no pod of an older attempt exists that could overlap (``AttemptBarrier``). Pods with an old
+attempt label are deleted. A job that is not active keeps the pods of its clean-up policy, and their services.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ from tf_dist.core.integrations.dispatch import decorate_pod, takes_pods
 from tf_dist.core.model.assignment import startable_replicas
 from tf_dist.core.model.context import Action, Create, Delete, EnsureKeys, ReconcileContext, Update
 from tf_dist.core.model.fieldpath import mapping
-from tf_dist.core.model.job import ReplicaId, ReplicaSpec
+from tf_dist.core.model.job import CleanPodPolicy, Dialect, Job, ReplicaId, ReplicaSpec, ServiceStyle
+from tf_dist.core.model.names import replica_name
 from tf_dist.core.model.pods import PodView
-from tf_dist.core.model.status import LIVE, Status
+from tf_dist.core.model.reasons import Reason, reason_row
+from tf_dist.core.model.status import LIVE, STOPPED, Status
 from tf_dist.core.podbuilder import replica_pod, services, ssh_plugin, tf_config, volcano_plugins
 from tf_dist.core.reconciler.assigned_nodes import assign_nodes, replicas_on_closed_nodes, waiting_for_leaving_pods
-from tf_dist.core.reconciler.requeue import schedule_timeout
 
 
 def dependencies_met(s: ReconcileContext, spec: ReplicaSpec) -> bool:
     """Whether the tasks that this one depends on are running: enough of their pods are ready or have succeeded."""
     if spec.depends is None:
         return True
-    up = [_is_up(s, type_) for type_ in spec.depends.on]
+    up = (_is_up(s, type_) for type_ in spec.depends.on)
     return any(up) if spec.depends.any else all(up)
 
 
@@ -35,7 +36,7 @@ def dependencies_unreachable(s: ReconcileContext, spec: ReplicaSpec) -> bool:
     """Whether the tasks that this one depends on can never run, because too many of their pods have failed."""
     if spec.depends is None or dependencies_met(s, spec):
         return False
-    lost = [_is_lost(s, type_) for type_ in spec.depends.on]
+    lost = (_is_lost(s, type_) for type_ in spec.depends.on)
     return all(lost) if spec.depends.any else any(lost)
 
 
@@ -126,7 +127,7 @@ def _pod_deadline(s: ReconcileContext) -> int | None:
         return None
     admission = s.status.admission
     may_begin_anew = admission is not None and not admission.placement and admission.complete is None
-    left = start + limit - s.now + _AFTER_JOB_DEADLINE + (schedule_timeout(s.job) if may_begin_anew else 0.0)
+    left = start + limit - s.now + _AFTER_JOB_DEADLINE + (s.job.schedule_timeout if may_begin_anew else 0.0)
     return min(_LONGEST_DEADLINE, max(1, math.ceil(left)))
 
 
@@ -195,3 +196,83 @@ def _budgets(s: ReconcileContext) -> Iterator[Action]:
             yield Delete(kind, name, metadata.get("uid", ""))
         elif mapping(body.get("spec")).get("minAvailable") != len(s.job.replicas):
             yield Update(kind, name, {"spec": {"minAvailable": len(s.job.replicas)}})
+
+
+def effective_clean_pod_policy(job: Job, status: Status) -> CleanPodPolicy:
+    """The clean-up policy in a phase in which the job is not active."""
+    if status.phase in STOPPED:
+        return CleanPodPolicy.RUNNING
+    policy = job.run_policy.clean_pods
+    if policy is CleanPodPolicy.NONE and reason_row(status.reason).cuts_pods_short:
+        return CleanPodPolicy.RUNNING
+    return policy
+
+
+def pods_to_delete(s: ReconcileContext) -> tuple[PodView, ...]:
+    """The pods to delete, including those that are being deleted."""
+    if s.status.phase in LIVE:
+        return s.facts.stale
+    match effective_clean_pod_policy(s.job, s.status):
+        case CleanPodPolicy.ALL:
+            return (*s.facts.stale, *s.facts.current.values())
+        case CleanPodPolicy.RUNNING:
+            kept = _crashing_pod(s)
+            running = (pod for pod in (*s.facts.stale, *s.facts.current.values()) if not pod.finished)
+            return tuple(pod for pod in running if pod is not kept)
+        case CleanPodPolicy.NONE:
+            return ()
+
+
+def _crashing_pod(s: ReconcileContext) -> PodView | None:
+    """The pod whose container the kubelet restarted until the limit; None if all pods are kept or deleted.
+
+    It never ends by itself. A job that keeps its pods keeps it for its log.
+    """
+    if s.job.run_policy.clean_pods is not CleanPodPolicy.NONE or s.status.reason != Reason.BACKOFF_LIMIT_EXCEEDED:
+        return None
+    culprit = s.status.failure.replica if s.status.failure is not None else ""
+    return next((pod for replica, pod in s.facts.current.items() if str(replica) == culprit and pod.ends), None)
+
+
+def cleanup(s: ReconcileContext) -> Iterator[Action]:
+    """The deletions: pods first, then services."""
+    for pod in pods_to_delete(s):
+        if not pod.deleting:
+            yield Delete("Pod", pod.name, pod.uid)
+    yield from _unwanted_services(s)
+
+
+def _unwanted_services(s: ReconcileContext) -> Iterator[Action]:
+    """Delete services of removed replicas, and of replicas whose pods were cleaned up. A job's own service stays.
+
+    A suspended TFJob has no services, as with the training operator.
+    """
+    if s.job.services is not ServiceStyle.PER_REPLICA and not _sleeps(s):
+        return
+    there = {key: body["metadata"] for key, body in s.observed.objects.items() if key[0] == "Service"}
+    wanted = _wanted_services(s) if there else ()
+    for key, metadata in there.items():
+        if key not in wanted and "deletionTimestamp" not in metadata:
+            yield Delete(*key, metadata.get("uid", ""))
+
+
+def _sleeps(s: ReconcileContext) -> bool:
+    return s.job.dialect is not Dialect.VOLCANO and s.status.phase in STOPPED
+
+
+def _wanted_services(s: ReconcileContext) -> Collection[services.ObjectKey]:
+    """The services that stay. Services of finished pods with a cluster address are deleted at the job's end."""
+    if _sleeps(s):
+        return ()
+    if s.status.phase in LIVE or s.status.phase in STOPPED:
+        return services.job_objects(s.job).keys()
+    policy, frees_addresses = effective_clean_pod_policy(s.job, s.status), not services.are_headless(s.job)
+    if policy is CleanPodPolicy.NONE and not frees_addresses:
+        return services.job_objects(s.job).keys()
+    deleted = {pod.uid for pod in pods_to_delete(s)}
+    kept = (
+        replica
+        for replica, pod in s.facts.current.items()
+        if pod.uid not in deleted and not (pod.finished and frees_addresses)
+    )
+    return {("Service", replica_name(s.job, replica)) for replica in kept}
