@@ -281,7 +281,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "place-is-not-given-back",
-        "core/reconciler/requeue.py",
+        "core/reconciler/gang_rules.py",
         "return status.next_attempt(None).with_phase(",
         "return status.next_attempt(status.admission).with_phase(",
         "a gang that was preempted keeps its place",
@@ -303,14 +303,14 @@ MUTANTS: Final = (
     ),
     Mutant(
         "taken-counts-as-failed",
-        "core/reconciler/pod_classification.py",
+        "core/reconciler/lifecycle_policy.py",
         "yield PodEvent(event=Event.POD_EVICTED, spec=spec, replica=replica, disruption=taken)",
         "yield PodEvent(event=Event.POD_EVICTED, spec=spec, replica=replica)",
         "a pod that a user deleted spends a restart",
     ),
     Mutant(
         "old-pods-count",
-        "core/reconciler/pod_classification.py",
+        "core/reconciler/job_context.py",
         "or pod.attempt != status.attempts.label(replica)",
         'or pod.attempt.split(".")[0] != str(status.attempts.job)',
         "a pod that failed is taken for the one that is to follow it, and fails again",

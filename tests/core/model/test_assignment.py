@@ -30,14 +30,14 @@ from tf_dist.core.model.assignment import (
     resize_restarts,
     start_counts,
     startable_replicas,
+    waiting_replicas,
 )
 from tf_dist.core.model.context import PodClassification, matching_replicas
 from tf_dist.core.model.job import CompletionByCounts, Job, ReplicaId, Scheduling, SuccessRule, TFConfigStyle
 from tf_dist.core.model.pods import PodPhase, PodView
 from tf_dist.core.model.status import Admission, Counts, Phase, Status
 from tf_dist.core.podbuilder.tf_config import build_tf_config, cluster_hosts
-from tf_dist.core.reconciler.assigned_nodes import assign_nodes, waiting_for_leaving_pods
-from tf_dist.core.reconciler.status_messages import waiting_replicas
+from tf_dist.core.reconciler.job_objects import assign_nodes, waiting_for_leaving_pods
 from tf_dist.core.reconciler.status_writer import ready_text
 
 

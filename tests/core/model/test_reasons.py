@@ -16,7 +16,7 @@ CODE = {
     if path.name != "reasons.py" and "Reason" in path.read_text()
 }
 TESTS = [path for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__)]
-# The words of Events about pods and Services are put together (``tfjob_messages.object_event``).
+# The words of Events about pods and Services are put together (``job_events.object_event``).
 OBJECT_EVENTS = {
     f"{verb}{do}{kind}"
     for verb in ("Successful", "Failed")

@@ -10,10 +10,9 @@ from tests.core.builders import ON_FAILURE, replicas, v1_job
 from tests.core.world import World
 from tf_dist.core.model.job import DEFAULT_SCHEDULE_TIMEOUT, RunPolicy, SuccessRule
 from tf_dist.core.model.status import Admission, Failure, Phase, RestartBackoff, Status
-from tf_dist.core.reconciler.assigned_nodes import NODE_EXCLUDED_FOR
+from tf_dist.core.reconciler.gang_rules import NODE_EXCLUDED_FOR, requeue_backoff
 from tf_dist.core.reconciler.job_context import CLOCK_SKEW_TOLERANCE, without_clock_skew
 from tf_dist.core.reconciler.reconcile import SHOWN_WITHIN
-from tf_dist.core.reconciler.requeue import requeue_backoff
 
 AHEAD = st.one_of(st.floats(0, 2 * CLOCK_SKEW_TOLERANCE), st.floats(0, 1e9), st.floats(-1e9, 0))
 NOW = 1_800_000_000.0

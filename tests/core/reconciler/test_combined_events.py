@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tf_dist.core.model.context import Create, Delete, EmitEvent
-from tf_dist.core.reconciler.tfjob_messages import combined_events, object_event
+from tf_dist.core.reconciler.job_events import combined_events, object_event
 
 
 def created(name: str) -> EmitEvent:

@@ -15,7 +15,7 @@ from tf_dist.core.model.assignment import Admit, Preempt, Resize, Wait, current_
 from tf_dist.core.model.job import CleanPodPolicy, DisruptionPolicy, Job, JobKey, RunPolicy, Scheduling
 from tf_dist.core.model.reasons import OutcomeKind, Reason
 from tf_dist.core.model.status import Phase, outcome_kind
-from tf_dist.core.reconciler.assigned_nodes import UNPIN_AFTER
+from tf_dist.core.reconciler.gang_rules import UNPIN_AFTER
 
 BY = Preempt(by=JobKey("team", "urgent"), message="its priority is higher")
 WAITS = Wait(reason=Reason.WAITING_FOR_CAPACITY, message="no room")

@@ -15,7 +15,7 @@ from tf_dist.core.model.assignment import Admit, Resize
 from tf_dist.core.model.job import Action, Event, Job, Rule, SuccessRule
 from tf_dist.core.model.status import LIVE, Phase
 from tf_dist.core.model.timestamps import format_time
-from tf_dist.core.reconciler.assigned_nodes import UNPIN_AFTER
+from tf_dist.core.reconciler.gang_rules import UNPIN_AFTER
 
 GRACE = 30.0
 TIMEOUT = 60.0

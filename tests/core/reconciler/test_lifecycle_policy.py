@@ -19,8 +19,7 @@ from tests.core.builders import (
 )
 from tf_dist.core.model.job import ANY_EXIT, Action, Event, ExitCodes, Job, ReplicaId, ReplicaSpec, Rule
 from tf_dist.core.model.pods import Exit
-from tf_dist.core.reconciler.lifecycle_policy import SEVERITY, PolicyDecision, decide_action
-from tf_dist.core.reconciler.pod_classification import PodEvent
+from tf_dist.core.reconciler.lifecycle_policy import SEVERITY, PodEvent, PolicyDecision, decide_action
 
 EXITS = {
     "1": Exit(1),

@@ -38,7 +38,7 @@ from tf_dist.core.model.job import (
 from tf_dist.core.model.reasons import Category, OutcomeKind, Reason
 from tf_dist.core.model.status import Phase, display_phase, outcome_kind
 from tf_dist.core.model.timestamps import format_time
-from tf_dist.core.reconciler.requeue import requeue_backoff
+from tf_dist.core.reconciler.gang_rules import requeue_backoff
 
 BY = Preempt(by=JobKey("default", "urgent"), message="its priority is 1000, that of this job 0")
 WAITS = Wait(reason=Reason.WAITING_FOR_CAPACITY, message="needs 2 × (cpu 4) for worker")

@@ -16,7 +16,7 @@ from tf_dist.core.model.context import EmitEvent
 from tf_dist.core.model.job import Action, CleanPodPolicy, Event, ExitCodes, Rule, RunPolicy, SuccessRule
 from tf_dist.core.model.pods import Disruption, Exit
 from tf_dist.core.model.status import Phase
-from tf_dist.core.reconciler.pod_classification import PodEvent
+from tf_dist.core.reconciler.lifecycle_policy import PodEvent
 from tf_dist.core.reconciler.restarts import failure_of
 
 

@@ -13,21 +13,20 @@ from typing import Final
 from tf_dist.core.diagnostics.log_end import log_evidence
 from tf_dist.core.diagnostics.log_rules import Gpus, known_failure, known_warnings
 from tf_dist.core.gang.resources.pod_requests import add_resources, pod_requests
-from tf_dist.core.model.assignment import replica_difference_text
+from tf_dist.core.model.assignment import replica_difference_text, waiting_text
 from tf_dist.core.model.context import Observed, ReconcileContext
 from tf_dist.core.model.fieldpath import list_items, mapping
 from tf_dist.core.model.job import Document, Event, Job
-from tf_dist.core.model.pods import Exit, PodPhase, PodView, disruption_counts
+from tf_dist.core.model.pods import Exit, PodPhase, PodView, disruption_counts, exit_text, signal_name
 from tf_dist.core.model.quantity import format_quantity, parse_quantity
 from tf_dist.core.model.reasons import OUT_OF_SERVICE, Category, Group, Level, Reason, Row, reason_row, stable_reason
 from tf_dist.core.model.status import LIVE, STOPPED, Phase, Status
 from tf_dist.core.model.status_codec import NewerStatusFormat, check_version
 from tf_dist.core.model.timestamps import format_time
 from tf_dist.core.model.wording import share_text, times_text
+from tf_dist.core.reconciler.gang_rules import overdue_pods
 from tf_dist.core.reconciler.job_context import read_context
 from tf_dist.core.reconciler.job_objects import backoff_until, creatable_replicas
-from tf_dist.core.reconciler.node_loss import overdue_pods
-from tf_dist.core.reconciler.status_messages import exit_text, signal_name, waiting_text
 from tf_dist.errors import InvalidJob
 
 

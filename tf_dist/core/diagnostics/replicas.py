@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 from tf_dist.core.model.assignment import current_job, possible_replicas, startable_replicas
 from tf_dist.core.model.job import Event, Job, ReplicaId, Role
-from tf_dist.core.model.pods import Exit, PodPhase, PodView
+from tf_dist.core.model.pods import Exit, PodPhase, PodView, exit_text, signal_name
 from tf_dist.core.model.reasons import stable_reason
 from tf_dist.core.model.status import LIVE, Failure, Phase, Status
-from tf_dist.core.reconciler.pod_classification import classify_pods
-from tf_dist.core.reconciler.status_messages import exit_text, signal_name
+from tf_dist.core.reconciler.job_context import classify_pods
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

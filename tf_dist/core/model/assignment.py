@@ -19,6 +19,7 @@ from tf_dist.core.model import names
 from tf_dist.core.model.job import Job, JobKey, ReplicaId, ReplicaSpec, Role, TFConfigStyle
 from tf_dist.core.model.reasons import Reason
 from tf_dist.core.model.status import LIVE, Admission, Status
+from tf_dist.core.model.wording import are, share_text
 
 # How many replicas of each type, and how many of each type on which node.
 Sizes = Mapping[str, int]
@@ -282,3 +283,55 @@ def replica_difference_text(asked: Job, sized: Job) -> str:
     """
     pairs = zip(asked.replica_specs, sized.replica_specs, strict=True)
     return ", ".join(f"{b.replicas} {a.type} instead of {a.replicas}" for a, b in pairs if a.replicas != b.replicas)
+
+
+def fallback_text(job: Job, number: int) -> str:
+    """``fallback 1 of 2 (4 worker instead of 8, queue spot)``: the fallback and its differences."""
+    other = fallback_job(job, number)
+    pairs = zip(job.replica_specs, other.replica_specs, strict=True)
+    parts = [replica_difference_text(job, other)]
+    if other.scheduling.queue != job.scheduling.queue:
+        parts.append(f"queue {other.scheduling.queue or 'default'}")
+    if any(one.template != two.template for one, two in pairs):
+        parts.append("other pods")
+    return f"fallback {number} of {len(job.fallbacks)} ({', '.join(filter(None, parts))})"
+
+
+def waiting_replicas(job: Job, status: Status) -> int:
+    """The number of replicas of an admitted job that wait for capacity, after the others have started."""
+    return len(job.replicas) - len(startable_replicas(job, status))
+
+
+def waiting_text(job: Job, status: Status) -> str:
+    """``; 2 more wait for capacity``, if any replicas do. ``job`` has its admitted size."""
+    waiting = waiting_replicas(job, status)
+    return f"; {waiting} more {are(waiting, 'waits', 'wait')} for capacity" if waiting else ""
+
+
+BY_QUOTA_ALONE: Final = ", by quota alone; the scheduler may still hold pods back"
+
+
+def admitted_text(job: Job, status: Status) -> str:
+    """The message of a new admission: the number of replicas, and, if nodes are not visible, that quota alone
+    decided.
+    """
+    return _places_text(job, status) + (BY_QUOTA_ALONE if _admitted_unseen(status.admission) else "")
+
+
+def _admitted_unseen(admission: Admission | None) -> bool:
+    """Whether a controller without visible nodes has admitted the gang, and the scheduler has not found all
+    nodes since.
+    """
+    return admission is not None and not admission.placement and not admission.by and admission.complete is None
+
+
+def _places_text(job: Job, status: Status) -> str:
+    sized = current_job(job, status)
+    smaller = replica_difference_text(job, sized)
+    waiting = waiting_replicas(sized, status)
+    if not waiting:
+        count = len(sized.replicas)
+        whole = "the replica is admitted" if count == 1 else f"all {count} replicas are admitted"
+        return f"begins with {smaller}" if smaller else whole
+    text = f"{share_text(len(sized.replicas) - waiting, len(sized.replicas))} admitted"
+    return text + waiting_text(sized, status) + (f"; begins with {smaller}" if smaller else "")

@@ -61,7 +61,7 @@ class Queue:
     default_priority: int = 0
     """The priority of jobs that name no priority class."""
     recovery_timeout: float | None = None
-    """Seconds, see ``node_loss``; None: the default."""
+    """Seconds, see ``gang_rules``; None: the default."""
     namespace_selector: Requirements | None = None
     """The selector of namespaces whose jobs it accepts; None: all. Queues below it have their own."""
     priority: int = 0

@@ -348,7 +348,7 @@ class Scheduling:
 
     ``min_available``: the number of pods that must be admitted before any starts (``minimum_met``); a minimum is not a
     size. ``timeout``: seconds (None or 0: the default, see ``DEFAULT_SCHEDULE_TIMEOUT``); ``recovery_timeout`` too (see
-    ``node_loss``). ``patience``: seconds after which capacity is reserved for it (None: those of the policy);
+    ``gang_rules``). ``patience``: seconds after which capacity is reserved for it (None: those of the policy);
     ``preemptable``: whether others may preempt it; ``topology``: the node label whose value should be equal on its
     nodes, unless an annotation names another ("": none). ``gang``: the gang scheduler (None: the controller's default).
     ``admission_timeout``: seconds after which its fallbacks are tried, too (None: only after a disruption).

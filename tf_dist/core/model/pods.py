@@ -8,16 +8,19 @@ pod condition ``DisruptionTarget``, and of pods that a kubelet has ended.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+import signal
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
 from tf_dist.core.model import names
+from tf_dist.core.model.credentials import hide_credentials
 from tf_dist.core.model.fieldpath import list_items, mapping, mappings, number, text, texts
-from tf_dist.core.model.job import Job, ReplicaId, replica_id
+from tf_dist.core.model.job import Job, ReplicaId, ReplicaSpec, replica_id
 from tf_dist.core.model.reasons import HOLDING_REASONS, Reason, reason_row, stable_reason
 from tf_dist.core.model.timestamps import parse_time
+from tf_dist.core.model.wording import join_names
 
 POD_DELETED: Final = "Deleted"
 NODE_LOST: Final = "NodeLost"
@@ -114,8 +117,6 @@ _OWN_LIMIT: Final = re.compile(
 _SIGNALLED: Final = frozenset({None, 137, 143, -9, -15})
 # Seconds by which the clocks of a kubelet and of the API server may differ.
 _SKEW: Final = 5.0
-
-
 # Reasons of a runtime for a container that ended without having run: its command does not exist, or a mount is wrong.
 START_FAILURES: Final = frozenset({"StartError", "ContainerCannotRun"})
 # A runtime's words (containerd, CRI-O, Docker) for an image without a program, where the container names none either.
@@ -226,6 +227,15 @@ class PodView:
         """How often its container has ended, by its status."""
         ended_now = self.exit is not None or (self.waiting is not None and self.last_exit is not None)
         return self.restarts + ended_now
+
+    def training_end(self, spec: ReplicaSpec) -> Exit | None:
+        """The end of the training container, in any phase of the pod; None if the pod's phase decides.
+
+        As in the v1alpha1 operator (``replicaStatusFromPodList``), its end before a restart by the kubelet has
+        precedence, and other containers may still run.
+        """
+        ends = (exit_ for exit_ in (self.last_exit, self.exit) if exit_ is not None and not exit_.container)
+        return next(ends, None) if spec.last_exit_counts else None
 
     @property
     def has_node(self) -> bool:
@@ -537,3 +547,64 @@ def _node_silent(pod: Mapping[str, Any], conditions: Mapping[Any, Mapping[str, A
 
 def _waiting(waiting: Mapping[str, Any] | None) -> tuple[str, str] | None:
     return (waiting.get("reason") or "", waiting.get("message") or "") if waiting else None
+
+
+_SIGNAL_BASE: Final = 128
+
+
+def signal_name(code: int | None) -> str:
+    """The signal of an exit code of 128+n (or -n), "" for none."""
+    number = 0 if code is None else code - _SIGNAL_BASE if code > _SIGNAL_BASE else -code
+    return signal.Signals(number).name if number in {*signal.Signals} else ""
+
+
+def exit_text(exit_: Exit | None) -> str:
+    """``exited with code 137 (SIGKILL)``; out of memory and unknown ends have texts of their own.
+
+    If a container other than the training one failed, it is named.
+    """
+    if exit_ is not None and exit_.container:
+        return f"has failed: its {exit_.container} {exit_text(replace(exit_, container=''))}"
+    if exit_ is not None and exit_.beside is not None:
+        name, other = exit_.beside
+        return f"has failed: its container {name} {exit_text(other)}, its container that trains with code {exit_.code}"
+    if exit_ is None or (exit_.code is None and not exit_.reason):
+        return "failed without an exit code"
+    if exit_.out_of_memory:
+        return f"ran out of memory (OOMKilled, code {exit_.code})"
+    if exit_.never_runs:
+        return ": ".join(
+            filter(None, ("cannot start", exit_.reason, hide_credentials(exit_.message)[:_LONGEST_DETAIL]))
+        )
+    if exit_.code is None:
+        return f"failed: {exit_.reason}"
+    name = signal_name(exit_.code)
+    special = exit_.reason if exit_.reason not in ("", "Error", "Completed") else ""
+    detail = ", ".join(part for part in (name, special) if part)
+    return f"exited with code {exit_.code}" + (f" ({detail})" if detail else "")
+
+
+def held_text(pods: Sequence[PodView]) -> str:
+    """``ps-0 waits: CrashLoopBackOff``; of several pods, the reason of the first, with all pods that have the same."""
+    reason = pods[0].held_by
+    alike = [pod.replica for pod in pods if pod.held_by == reason]
+    what = _what_holds(pods[0])
+    return f"{join_names(alike)} {'waits' if len(alike) == 1 else 'wait'}: {reason}" + (f" ({what})" if what else "")
+
+
+# Their messages name an object and stay the same for as long as the container waits.
+_NAMING: Final = frozenset(one for one in HOLDING_REASONS if one.row.permanent) - {Reason.CREATE_CONTAINER_ERROR}
+_IMAGE: Final = re.compile(r'\bimage \\?"(?:docker\.io/(?:library/)?)?([^"\\]+?)(?::latest)?\\?"')
+_LONGEST_DETAIL: Final = 300
+
+
+def _what_holds(pod: PodView) -> str:
+    """The Secret, key or image that a pod lacks, if its kubelet names it.
+
+    For an image only the name, because the kubelet's messages alternate, and each would change the status.
+    """
+    message = pod.waiting[1] if pod.waiting else ""
+    if pod.held_by in _NAMING:
+        return hide_credentials(message)[:_LONGEST_DETAIL]
+    found = _IMAGE.search(message) if pod.held_by == Reason.IMAGE_PULL_BACK_OFF else None
+    return f'image "{found[1][:_LONGEST_DETAIL]}"' if found else ""

@@ -1,5 +1,5 @@
-"""Reads one job for a pass into a ``ReconcileContext``, from its stored and observed state. It is created once, and
-again after each transition that changes the job's current pods (``with_status``).
+"""Reads one job for a pass into a ``ReconcileContext``, from its stored and observed state: once, and again after each
+transition that changes the job's current pods (``with_status``).
 
 Times in a stored status are limited first (``without_clock_skew``): no past event is in the future, and no wait is
 longer than if it started now. So a clock that was an hour ahead costs one write and no wait.
@@ -7,21 +7,32 @@ longer than if it started now. So a clock that was an hour ahead costs one write
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final, overload
 
 from tf_dist.core.integrations.dispatch import integration_of, integration_verdict
 from tf_dist.core.model.assignment import current_job
-from tf_dist.core.model.context import Observed, ReconcileContext
+from tf_dist.core.model.context import Observed, PodClassification, ReconcileContext
 from tf_dist.core.model.fieldpath import mappings, number, updated
-from tf_dist.core.model.job import Job
-from tf_dist.core.model.pods import NODE_LOST, Disruption, PodView
-from tf_dist.core.model.status import LIVE, AcceptedSpec, Admission, RefusedSpec, RestartBackoff, Status
+from tf_dist.core.model.job import Job, ReplicaId, ReplicaSpec
+from tf_dist.core.model.pods import (
+    NODE_LOST,
+    Disruption,
+    PodPhase,
+    PodView,
+)
+from tf_dist.core.model.status import (
+    LIVE,
+    AcceptedSpec,
+    Admission,
+    Counts,
+    RefusedSpec,
+    RestartBackoff,
+    Status,
+)
 from tf_dist.core.model.timestamps import format_time, round_time
-from tf_dist.core.reconciler.assigned_nodes import NODE_EXCLUDED_FOR
-from tf_dist.core.reconciler.pod_classification import classify_pods
-from tf_dist.core.reconciler.requeue import requeue_backoff
+from tf_dist.core.reconciler.gang_rules import NODE_EXCLUDED_FOR, requeue_backoff
 
 
 def read_context(job: Job, status: Status, observed: Observed) -> ReconcileContext:
@@ -85,6 +96,77 @@ def with_accepted_spec(status: Status, accepted: AcceptedSpec | None, refused: R
         return following
     # What the cluster refused was another spec: the back-off ends.
     return replace(following, requeues=0, not_before=0.0)
+
+
+def classify_pods(
+    job: Job, status: Status, pods: tuple[PodView, ...], departed: tuple[PodView, ...] = ()
+) -> PodClassification:
+    """Sort the pods of a job into current and stale, and count."""
+    sizes = {spec.type: spec for spec in job.replica_specs}
+    current: dict[ReplicaId, PodView] = {}
+    stale: list[PodView] = []
+    for pod in pods:
+        replica = pod.replica
+        spec = sizes.get(replica.type)
+        outdated = spec is None or replica.index >= spec.replicas or pod.attempt != status.attempts.label(replica)
+        # This controller never creates two pods for one replica; wherever the second comes from, one of them must go.
+        if outdated or replica in current:
+            stale.append(pod)
+        else:
+            current[replica] = pod
+    succeeded = frozenset(replica for replica, pod in current.items() if _succeeded(pod, sizes[replica.type]))
+    kept = frozenset(r for r in status.succeeded if r.type in sizes and r.index < sizes[r.type].replicas)
+    gone = {
+        pod.replica: pod
+        for pod in departed
+        if pod.replica not in current and pod.attempt == status.attempts.label(pod.replica)
+    }
+    return PodClassification(
+        current, tuple(stale), _count(job, current, stale, kept | succeeded), kept | succeeded, gone
+    )
+
+
+def _succeeded(pod: PodView, spec: ReplicaSpec) -> bool:
+    """Whether the replica has succeeded. Exit code 0 of a pod that is being deleted is not a success."""
+    if pod.deleting:
+        return False
+    if pod.phase is PodPhase.SUCCEEDED:
+        return True
+    judged = pod.training_end(spec)
+    return judged is not None and judged.code == 0
+
+
+def _count(
+    job: Job, current: Mapping[ReplicaId, PodView], stale: Iterable[PodView], succeeded: frozenset[ReplicaId]
+) -> dict[str, Counts]:
+    tallies: dict[str, list[int]] = {spec.type: [0, 0, 0, 0, 0, 0, 0] for spec in job.replica_specs}
+    for pod in stale:
+        # It is deleted in this very pass, or was before.
+        if pod.replica.type in tallies:
+            tallies[pod.replica.type][5] += 1
+    for replica, pod in current.items():
+        tally = tallies[replica.type]
+        tally[6] += pod.restarts
+        if replica in succeeded:
+            continue
+        # A pod that is being deleted ends with a signal: that is not a failure of the replica.
+        if pod.deleting:
+            tally[5] += 1
+        elif pod.phase is PodPhase.FAILED:
+            tally[4] += 1
+        elif pod.phase is PodPhase.RUNNING:
+            tally[1] += 1
+            tally[2] += pod.ready
+        else:
+            tally[0] += 1
+    for replica in succeeded:
+        tallies[replica.type][3] += 1
+    return {
+        type_: Counts(
+            pending=t[0], running=t[1], ready=t[2], succeeded=t[3], failed=t[4], terminating=t[5], restarts=t[6]
+        )
+        for type_, t in tallies.items()
+    }
 
 
 # Pods that are lost with their node

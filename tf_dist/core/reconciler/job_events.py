@@ -1,24 +1,24 @@
 """The Kubernetes Events of a job: what one pass records, from the status before and after it.
 
-Events that the training operator also has for ``kubeflow.org/v1`` TFJobs are in its words (``tfjob_messages``).
+Events that the training operator also has for ``kubeflow.org/v1`` TFJobs are in its words (``phase_text``).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from tf_dist.core.dialects.volcano_annotations import unused_annotations
 from tf_dist.core.integrations.dispatch import names_idle_scheduler
-from tf_dist.core.model.context import EmitEvent, ReconcileContext
+from tf_dist.core.model.context import Create, Delete, EmitEvent, ReconcileContext
 from tf_dist.core.model.fieldpath import mapping
 from tf_dist.core.model.job import Dialect, Job
-from tf_dist.core.model.pods import PodPhase
+from tf_dist.core.model.pods import PodPhase, exit_text, held_text
 from tf_dist.core.model.reasons import Reason, reason_row
 from tf_dist.core.model.status import LIVE, NO_PODS, STOPPED, SUCCESSFUL, Phase, Status
-from tf_dist.core.reconciler.status_messages import exit_text, held_text
-from tf_dist.core.reconciler.tfjob_messages import phase_text, resumed_text
+from tf_dist.core.reconciler.status_writer import phase_text, resumed_text
 
 _STARTED_AT_ONCE: Final = frozenset({"", Reason.JOB_CREATED, Reason.RESUMED})
 
@@ -178,3 +178,40 @@ def _phase_events(before: Status, s: ReconcileContext) -> Iterator[EmitEvent]:
         if ours and any(pod.get("schedulerName") not in (None, "", ours) for pod in pods):
             text = "Another scheduler is specified when gang-scheduling is enabled and it will not be overwritten"
             yield _event(Reason.SET_POD_TEMPLATE_SCHEDULER_NAME, text)
+
+
+def object_event(api_version: str, action: Create | Delete, error: Exception | None = None) -> EmitEvent | None:
+    """The operator's event about a created or deleted pod or service, or about the error.
+
+    ``api_version``: of the job. It is None for other kinds of objects, and for jobs of other dialects.
+    """
+    kind = action.body["kind"] if isinstance(action, Create) else action.kind
+    if api_version != Dialect.TFJOB_V1.value or kind not in ("Pod", "Service"):
+        return None
+    verb = "Create" if isinstance(action, Create) else "Delete"
+    if error is not None:
+        doing = "creating" if isinstance(action, Create) else "deleting"
+        return EmitEvent("Warning", f"Failed{verb}{kind}", f"Error {doing}: {error}", routine=True)
+    name = action.body["metadata"]["name"] if isinstance(action, Create) else action.name
+    return EmitEvent("Normal", f"Successful{verb}{kind}", f"{verb}d {kind.lower()}: {name}", routine=True)
+
+
+def combined_events(events: Iterable[EmitEvent]) -> list[EmitEvent]:
+    """The events of one pass. Routine events of the same type and reason are combined into one, which names every
+    object and counts them:
+
+    ``Created pod: a`` and ``Created pod: b`` become ``Created pod: a, b``, in a single write.
+    """
+    groups: dict[object, list[EmitEvent]] = {}
+    for event in events:
+        groups.setdefault((event.type, event.reason) if event.routine else event, []).append(event)
+    return [same[0] if len(same) == 1 else _combined(same) for same in groups.values()]
+
+
+def _combined(same: Sequence[EmitEvent]) -> EmitEvent:
+    parts = [event.message.partition(": ") for event in same]
+    if all(mark and head == parts[0][0] for head, mark, _ in parts):
+        message = f"{parts[0][0]}: {', '.join(dict.fromkeys(tail for _, _, tail in parts))}"
+    else:
+        message = "; ".join(dict.fromkeys(event.message for event in same))
+    return replace(same[0], message=message, count=sum(event.count for event in same))

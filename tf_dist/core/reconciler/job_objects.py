@@ -7,21 +7,21 @@ attempt label are deleted. A job that is not active keeps the pods of its clean-
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from tf_dist.core.integrations.dispatch import decorate_pod, takes_pods
-from tf_dist.core.model.assignment import startable_replicas
-from tf_dist.core.model.context import Action, Create, Delete, EnsureKeys, ReconcileContext, Update
+from tf_dist.core.model.assignment import Placement, replica_nodes, requires_domain, startable_replicas
+from tf_dist.core.model.context import Action, Create, Delete, EnsureKeys, PodClassification, ReconcileContext, Update
 from tf_dist.core.model.fieldpath import mapping
 from tf_dist.core.model.job import CleanPodPolicy, Dialect, Job, ReplicaId, ReplicaSpec, ServiceStyle
 from tf_dist.core.model.names import replica_name
 from tf_dist.core.model.pods import PodView
 from tf_dist.core.model.reasons import Reason, reason_row
-from tf_dist.core.model.status import LIVE, STOPPED, Status
+from tf_dist.core.model.status import LIVE, STOPPED, Admission, Status
 from tf_dist.core.podbuilder import replica_pod, services, ssh_plugin, tf_config, volcano_plugins
-from tf_dist.core.reconciler.assigned_nodes import assign_nodes, replicas_on_closed_nodes, waiting_for_leaving_pods
 
 
 def dependencies_met(s: ReconcileContext, spec: ReplicaSpec) -> bool:
@@ -135,6 +135,77 @@ def backoff_until(status: Status, replica: ReplicaId) -> float:
     """The end of a replica's back-off (0: none)."""
     keys = ("", replica.type, str(replica))
     return max((status.backoffs[key].until for key in keys if key in status.backoffs), default=0.0)
+
+
+def assign_nodes(
+    job: Job, placement: Placement, facts: PodClassification, wanted: Collection[ReplicaId]
+) -> dict[ReplicaId, str]:
+    """Free nodes for these replicas, which have none yet: the node to which the pod is pinned, otherwise the replica's
+    own, otherwise any other of its type.
+
+    ``job`` has its admitted size. Other replicas keep their nodes. A replica without a free node is left out; the
+    cluster's scheduler finds a node for it.
+    """
+    found: dict[ReplicaId, str] = {}
+    for type_ in {replica.type for replica in wanted} if placement else ():
+        found |= _of_type(job, placement, facts, type_)
+    return {replica: node for replica, node in found.items() if replica in wanted}
+
+
+def waiting_for_leaving_pods(
+    job: Job, placement: Placement, facts: PodClassification, wanted: Collection[ReplicaId]
+) -> frozenset[ReplicaId]:
+    """Those of these replicas without a pod whose assigned capacity is still used by pods that will be deleted."""
+    leaving = Counter((pod.replica.type, node) for pod in facts.stale if (node := pod.node or pod.pinned))
+    if not placement or not leaving:
+        return frozenset()
+    free = Counter({(type_, node): count for type_, nodes in placement.items() for node, count in nodes.items()})
+    free.subtract(leaving)
+    free.subtract((replica.type, pod.node) for replica, pod in facts.current.items() if pod.node)
+    assigned = assign_nodes(job, placement, facts, job.replicas)
+    free.subtract((replica.type, node) for replica, node in assigned.items() if replica in facts.current)
+    found: set[ReplicaId] = set()
+    for replica in sorted(assigned.keys() & set(wanted)):
+        pod = replica.type, assigned[replica]
+        if free[pod] > 0:
+            free[pod] -= 1
+        else:
+            found.add(replica)
+    return frozenset(found)
+
+
+def _of_type(job: Job, placement: Placement, facts: PodClassification, type_: str) -> dict[ReplicaId, str]:
+    listed = replica_nodes(job, placement, type_)
+    free = Counter(listed)
+    free.subtract(pod.node for replica, pod in facts.current.items() if replica.type == type_ and pod.node)
+    waiting = [replica for replica in facts.without_node(job) if replica.type == type_]
+    pinned = {replica: pod.pinned for replica in waiting if (pod := facts.current.get(replica)) and pod.pinned}
+    own = {replica: listed[replica.index] for replica in waiting if replica.index < len(listed)}
+    found: dict[ReplicaId, str] = {}
+    for wished in (pinned, own):
+        for replica, node in wished.items():
+            if replica not in found and free[node] > 0:
+                found[replica] = node
+                free[node] -= 1
+    for replica in waiting:
+        if replica not in found and (node := next((node for node in listed if free[node] > 0), "")):
+            found[replica] = node
+            free[node] -= 1
+    return found
+
+
+def replicas_on_closed_nodes(s: ReconcileContext) -> dict[ReplicaId, str]:
+    """The replicas without a node whose assigned node accepts no such pods, with that node."""
+    admission, closed = s.status.admission, s.observed.closed_nodes
+    if admission is None or not closed or not may_unpin(s.job, admission):
+        return {}
+    nodes = assign_nodes(s.job, admission.placement, s.facts, s.facts.without_node(s.job))
+    return {replica: node for replica, node in nodes.items() if node in closed.get(replica.type, ())}
+
+
+def may_unpin(job: Job, admission: Admission) -> bool:
+    """Whether pods may go to any node. If a topology domain is required, only after the gang was complete in one."""
+    return bool(admission.placement) and (admission.complete is not None or not requires_domain(job))
 
 
 @dataclass(frozen=True, slots=True)

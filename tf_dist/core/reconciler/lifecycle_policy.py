@@ -1,4 +1,4 @@
-"""Lookups in the lifecycle policy table: the action on an event. The rows come from the job.
+"""Events of a job's pods, sentences about them, and the lifecycle policy's action on each. The rows come from the job.
 
 A task's own rows precede the job's, and the first match decides. Without a match, a disrupted replica is restarted, and
 nothing else is done.
@@ -11,10 +11,178 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tf_dist.core.model.context import PodClassification, ReconcileContext
-from tf_dist.core.model.job import Action, DisruptionPolicy, Event, Job, Rule
-from tf_dist.core.model.status import SCHEDULER_PREEMPTION, Phase, Status
-from tf_dist.core.model.timestamps import round_time
-from tf_dist.core.reconciler.pod_classification import PodEvent, derive_events, event_key
+from tf_dist.core.model.credentials import hide_credentials
+from tf_dist.core.model.job import Action, DisruptionPolicy, Event, Job, ReplicaId, ReplicaSpec, Rule
+from tf_dist.core.model.pods import DEADLINE_EXCEEDED, POD_DELETED, Disruption, Exit, PodPhase, PodView, exit_text
+from tf_dist.core.model.status import SCHEDULER_PREEMPTION, Attempts, Phase, Status
+from tf_dist.core.model.timestamps import end_of_second, round_time
+from tf_dist.core.model.wording import MAX_LISTED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodEvent:
+    """An event of the policy table: its kind, task, replica, exit and start.
+
+    ``handled``: the kubelet has already restarted the container. ``disruption``: the disruption of the pod, which does
+    not count as a failure.
+    """
+
+    event: Event
+    spec: ReplicaSpec
+    replica: ReplicaId | None = None
+    exit: Exit | None = None
+    since: float | None = None
+    handled: bool = False
+    disruption: Disruption | None = None
+
+
+def event_key(occurrence: PodEvent, attempts: Attempts) -> str:
+    """The key of an event in ``Status.policy_timeouts``, which differs between attempts."""
+    who = occurrence.replica or ReplicaId(occurrence.spec.type, 0)
+    label = attempts.label(who)
+    if occurrence.replica is None:
+        return f"{occurrence.event} {occurrence.spec.type} {label.rpartition('.')[0]}"
+    return f"{occurrence.event} {who} {label}"
+
+
+def eviction_key(replica: ReplicaId, attempts: Attempts) -> str:
+    """The ``event_key`` of a replica's eviction."""
+    return f"{Event.POD_EVICTED} {replica} {attempts.label(replica)}"
+
+
+def derive_events(job: Job, status: Status, facts: PodClassification) -> Iterator[PodEvent]:
+    """The events of the current attempt that have not been handled yet, in document order.
+
+    Handling an event changes the attempt (or ends the job), so it does not occur again.
+    """
+    for occurrence in _present_events(job, status, facts):
+        began = occurrence.since
+        if status.policy_timeouts:
+            began = status.policy_timeouts.get(event_key(occurrence, status.attempts), began)
+        yield occurrence if began == occurrence.since else replace(occurrence, since=began)
+    if status.policy_timeouts:
+        yield from _unreturned(job, status, facts)
+
+
+def _unreturned(job: Job, status: Status, facts: PodClassification) -> Iterator[PodEvent]:
+    """Evictions with a pending policy: the pod was created again, and has not run yet."""
+    for spec in job.replica_specs:
+        for replica in spec.ids:
+            pod = facts.current.get(replica)
+            going = pod is None or pod.deleting
+            back = replica in facts.succeeded or not (going or (pod and pod.phase is PodPhase.PENDING))
+            if back or (going and replica in status.observed_replicas):
+                continue
+            lost = PodEvent(event=Event.POD_EVICTED, spec=spec, replica=replica, disruption=Disruption(POD_DELETED))
+            began = status.policy_timeouts.get(event_key(lost, status.attempts))
+            if began is not None:
+                yield replace(lost, since=began)
+
+
+def _present_events(job: Job, status: Status, facts: PodClassification) -> Iterator[PodEvent]:
+    # A job that waits may have a hundred thousand replicas, and edits that come faster than they are gone through.
+    never_ran = not facts.current and not status.observed_replicas
+    for spec in job.replica_specs:
+        for replica in () if never_ran else spec.ids:
+            if replica not in facts.succeeded:
+                yield from _of_replica(job, spec, replica, facts, seen=replica in status.observed_replicas)
+        if spec.replicas and facts.count(spec.type).succeeded == spec.replicas:
+            yield PodEvent(event=Event.TASK_COMPLETED, spec=spec)
+        if spec.container_restarts is not None:
+            restarts = sum(pod.restarts for pod in facts.current.values() if pod.replica.type == spec.type)
+            if restarts and restarts >= spec.container_restarts:
+                yield PodEvent(event=Event.TASK_FAILED, spec=spec)
+    yield from _of_gang(job, facts)
+
+
+def _of_replica(
+    job: Job, spec: ReplicaSpec, replica: ReplicaId, facts: PodClassification, *, seen: bool
+) -> Iterator[PodEvent]:
+    pod = facts.current.get(replica)
+    if pod is None:
+        if seen:
+            last = facts.departed.get(replica)
+            taken = last.disruption if last is not None else None
+            taken = taken or Disruption(POD_DELETED, node=last.node if last is not None else "")
+            yield PodEvent(event=Event.POD_EVICTED, spec=spec, replica=replica, disruption=taken)
+    elif pod.phase is PodPhase.FAILED and not (pod.deleting and pod.disruption is not None):
+        outlived = pod.past_deadline and _has_deadline_of_job(job, spec)
+        event = Event.POD_EVICTED if pod.evicted or outlived else Event.POD_FAILED
+        since = end_of_second(pod.exit.finished_at) if pod.exit and event is Event.POD_FAILED else None
+        taken = Disruption(DEADLINE_EXCEEDED, node=pod.node) if outlived else pod.disruption if pod.evicted else None
+        yield PodEvent(event=event, spec=spec, replica=replica, exit=pod.exit, since=since, disruption=taken)
+    elif pod.node_lost:
+        yield PodEvent(event=Event.NODE_LOST, spec=spec, replica=replica, disruption=pod.disruption)
+    elif pod.deleting:
+        # However it ends in its grace period. A timeout counts from the end of that at the latest: then it can return.
+        # A pod that was being deleted when it was first observed (scaled away, and wanted again) is not a disruption.
+        if seen:
+            yield PodEvent(
+                event=Event.POD_EVICTED, spec=spec, replica=replica, since=pod.stops_at, disruption=pod.disruption
+            )
+    elif pod.phase is PodPhase.PENDING:
+        yield PodEvent(event=Event.POD_PENDING, spec=spec, replica=replica, since=end_of_second(pod.created_at))
+    elif (judged := pod.training_end(spec)) is not None:
+        # Where the kubelet does not restart it, the others of its pod may run for ever.
+        restarted = judged is pod.last_exit or spec.pod_restart_policy != "Never"
+        yield PodEvent(event=Event.POD_FAILED, spec=spec, replica=replica, exit=judged, handled=restarted)
+
+
+def _has_deadline_of_job(job: Job, spec: ReplicaSpec) -> bool:
+    """Whether pods end at the deadline of the job at their creation. It may have been raised since."""
+    own = spec.pod_spec.get("activeDeadlineSeconds")
+    return job.run_policy.active_deadline is not None and own is None
+
+
+def _of_gang(job: Job, facts: PodClassification) -> Iterator[PodEvent]:
+    """Volcano's Unknown: less than the gang's minimum runs, and another part cannot be scheduled."""
+    stuck = next((pod for pod in facts.current.values() if pod.unschedulable), None)
+    if stuck is None or facts.gang_has_nodes(job):
+        return
+    if any(counts.running for counts in facts.counts.values()):
+        spec = job.spec(stuck.replica.type)
+        if spec is not None:
+            yield PodEvent(event=Event.UNKNOWN, spec=spec, replica=stuck.replica)
+
+
+def held_pods(facts: PodClassification) -> list[PodView]:
+    """The current pods that cannot run, in the order of their replicas."""
+    return sorted((pod for pod in facts.current.values() if pod.held_by), key=lambda pod: pod.replica)
+
+
+def describe_event(job: Job, occurrence: PodEvent) -> str:
+    """One sentence about an occurrence, without a full stop."""
+    who = str(occurrence.replica) if occurrence.replica else occurrence.spec.name
+    match occurrence.event:
+        case Event.POD_FAILED:
+            return f"{who} {exit_text(occurrence.exit)}"
+        case Event.POD_EVICTED:
+            if occurrence.disruption is not None:
+                return f"{who} {occurrence.disruption}"
+            said = (
+                ": ".join(filter(None, (exit_.reason, hide_credentials(exit_.message))))
+                if (exit_ := occurrence.exit)
+                else ""
+            )
+            return f"{who} was evicted" + (f" ({said})" if said else "")
+        case Event.NODE_LOST:
+            return f"{who} {occurrence.disruption or 'is lost with its node'}"
+        case Event.POD_PENDING:
+            return f"{who} has been pending for longer than its policy allows"
+        case Event.TASK_COMPLETED:
+            count = occurrence.spec.replicas
+            return f"all {count} {who} replicas succeeded" if count > 1 else f"the {who} replica succeeded"
+        case Event.TASK_FAILED:
+            return f"the containers of {who} were restarted too often (maxRetry={occurrence.spec.container_restarts})"
+        case Event.UNKNOWN:
+            return f"{who} cannot be scheduled while other replicas of {job.key.name} run"
+
+
+def describe_events(job: Job, occurrences: Iterable[PodEvent]) -> str:
+    """The first few of several occurrences, and the number of others."""
+    sentences = [describe_event(job, occurrence) for occurrence in occurrences]
+    more = len(sentences) - MAX_LISTED
+    return "; ".join(sentences[:MAX_LISTED]) + (f"; and {more} more" if more > 0 else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +257,7 @@ def decide_action(job: Job, occurrence: PodEvent, now: float) -> PolicyDecision:
     for event in _ALSO.get(occurrence.event, (occurrence.event,)):
         if event is Event.POD_FAILED and occurrence.exit is None:
             continue
-        for rule in _rules(job, occurrence):
+        for rule in (*occurrence.spec.rules, *job.rules):
             if _matches(rule, event, occurrence):
                 decision = _answer(rule, occurrence, now)
                 never = event is Event.POD_FAILED and occurrence.exit is not None and occurrence.exit.never_runs
@@ -117,18 +285,14 @@ def next_policy_timeout(s: ReconcileContext) -> float | None:
     return min((due for due in dues if due is not None), default=None)
 
 
-def _every_rule(job: Job) -> Iterator[tuple[Rule, ...]]:
-    yield job.rules
-    yield from (spec.rules for spec in job.replica_specs)
-
-
 def policy_timeouts(job: Job, status: Status, facts: PodClassification, now: float) -> dict[str, float]:
     """The start times of events with a policy timeout, if no object has the time.
 
     A disrupted pod is created again in the meantime. When that runs, the action is cancelled (``derive_events``).
     """
     known, found = status.policy_timeouts, {}
-    if not known and not any(rule.timeout > 0 for rules in _every_rule(job) for rule in rules):
+    rules = (*job.rules, *(rule for spec in job.replica_specs for rule in spec.rules))
+    if not known and not any(rule.timeout > 0 for rule in rules):
         return {}
     for one in derive_events(job, status, facts):
         key = event_key(one, status.attempts)
@@ -137,11 +301,6 @@ def policy_timeouts(job: Job, status: Status, facts: PodClassification, now: flo
         elif one.since is None and decide_action(job, one, now).due is not None:
             found[key] = now
     return found
-
-
-def _rules(job: Job, occurrence: PodEvent) -> Iterator[Rule]:
-    yield from occurrence.spec.rules
-    yield from job.rules
 
 
 def _matches(rule: Rule, event: Event, occurrence: PodEvent) -> bool:

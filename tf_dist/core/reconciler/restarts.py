@@ -16,13 +16,12 @@ from tf_dist.core.model.context import ReconcileContext
 from tf_dist.core.model.credentials import hide_credentials
 from tf_dist.core.model.job import Action, Event, Job, ReplicaId, ReplicaSpec
 from tf_dist.core.model.names import MAX_DISRUPTIONS
+from tf_dist.core.model.pods import exit_text
 from tf_dist.core.model.reasons import Reason
 from tf_dist.core.model.status import Attempts, Failure, Phase, RestartBackoff, Status
 from tf_dist.core.model.timestamps import round_time
 from tf_dist.core.model.wording import are, times_text
-from tf_dist.core.reconciler.lifecycle_policy import DecidedEvents
-from tf_dist.core.reconciler.pod_classification import PodEvent, derive_events
-from tf_dist.core.reconciler.status_messages import describe_events, exit_text
+from tf_dist.core.reconciler.lifecycle_policy import DecidedEvents, PodEvent, derive_events, describe_events
 
 
 def restart_job(s: ReconcileContext, answered: DecidedEvents) -> Status:

@@ -5,7 +5,10 @@ exclude each other; the end sets Running to False; after Failed or Succeeded, co
 conditions come first, so that no printer shows them as the state: ``SpecAccepted``, ``Admitted``, and ``Stalled`` (as
 in kstatus), which exists while the job cannot continue.
 
-Forms and texts are those of the original systems, so that their readers continue to work.
+Forms and texts are those of the original systems, so that their readers continue to work. The texts of conditions and
+events of a ``kubeflow.org/v1`` TFJob are a contract, because scripts and clients compare them (training-operator 1.9,
+``pkg/controller.v1``: ``common/job.go``, ``common/pod.go``, ``control/*.go``, ``tensorflow/tfjob_controller.go``).
+Further facts are in tf-dist's own events and in ``status.tfDist``.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from typing import Any, Final
 from tf_dist.core.model import names
 from tf_dist.core.model.context import ReconcileContext
 from tf_dist.core.model.fieldpath import mapping, mappings, number
-from tf_dist.core.model.job import Dialect, Document, Job, ReplicaSpec, Role, TFConfigStyle
+from tf_dist.core.model.job import Action, Dialect, Document, Event, Job, ReplicaSpec, Role, TFConfigStyle
 from tf_dist.core.model.reasons import Reason
 from tf_dist.core.model.status import (
     LIVE,
@@ -35,7 +38,6 @@ from tf_dist.core.model.status import (
 )
 from tf_dist.core.model.status_codec import FIELD, dump_status
 from tf_dist.core.model.timestamps import format_dragon_time, format_go_duration, format_time
-from tf_dist.core.reconciler import tfjob_messages
 
 Condition = dict[str, Any]
 
@@ -56,6 +58,63 @@ _OF_PHASE: Final[Mapping[Phase, tuple[str, Mapping[str, bool | None]]]] = {
     Phase.TERMINATED: ("Failed", {"Running": False, "Restarting": None}),
     Phase.FAILED: ("Failed", {"Running": False, "Restarting": None}),
 }
+# In this order the operator looks at the types of a job: the first that has failures is named.
+_ORDER: Final = ("chief", "evaluator", "master", "ps", "worker")
+_LIMITS: Final[Mapping[str, str]] = {
+    Reason.BACKOFF_LIMIT_EXCEEDED: "it has reached the specified backoff limit",
+    Reason.DEADLINE_EXCEEDED: "it was active longer than specified deadline",
+}
+
+
+def resumed_text(job: Job) -> str:
+    """The text of the condition Suspended when it becomes False, and of its event."""
+    return f"TFJob {job.key.name} is resumed."
+
+
+def phase_text(job: Job, status: Status, phase: Phase) -> str:
+    """The text of the condition that a phase sets, and of its event."""
+    match phase:
+        case Phase.RUNNING:
+            return f"TFJob {job.key} is running."
+        case Phase.RESTARTING:
+            spec = _failure_spec(job, status)
+            if spec is None or status.reason != Event.POD_FAILED or status.phase is not Phase.RESTARTING:
+                # What the operator has no words for: pods were taken away, or the gang was resized or requeued.
+                return f"TFJob {job.key.name} is restarting: {status.message}."
+            return f"job {job.key.name} is restarting because {spec.name} replica(s) failed."
+        case Phase.ABORTING | Phase.ABORTED:
+            return f"TFJob {job.key.name} is suspended."
+        case Phase.COMPLETING | Phase.COMPLETED:
+            return f"TFJob {job.key} successfully completed."
+        case _:
+            return _failed_text(job, status)
+
+
+def _failed_text(job: Job, status: Status) -> str:
+    if limit := _LIMITS.get(status.reason):
+        return f"Job {job.key.name} has failed because {limit}"
+    spec = _failure_spec(job, status)
+    if status.reason != Event.POD_FAILED:
+        return f"TFJob {job.key} has failed: {status.message}."
+    if spec is not None and _judges_exit_codes(spec):
+        return f'job "{job.key.name}" is failing because "{spec.name}" replica(s) failed.'
+    for type_ in _ORDER:
+        first, failed = job.spec(type_), status.counts.get(type_, NO_PODS).failed
+        if first is not None and failed:
+            return f"TFJob {job.key} has failed because {failed} {first.name} replica(s) failed."
+    return f"TFJob {job.key} has failed: {status.message}."
+
+
+def _failure_spec(job: Job, status: Status) -> ReplicaSpec | None:
+    """The spec of the replica (or of the type) that failed last."""
+    named = status.failure.replica if status.failure else ""
+    return job.spec(named) or job.spec(named.rpartition("-")[0])
+
+
+def _judges_exit_codes(spec: ReplicaSpec) -> bool:
+    """Whether only some of its failures are restarted: the restart policy ExitCode."""
+    answers = {rule.action for rule in spec.rules if Event.POD_FAILED in rule.events}
+    return {Action.RESTART_POD, Action.FAIL_JOB} <= answers
 
 
 def build_conditions(job: Job, status: Status, stored: Iterable[Mapping[str, Any]], now: float) -> list[Condition]:
@@ -63,9 +122,9 @@ def build_conditions(job: Job, status: Status, stored: Iterable[Mapping[str, Any
     listed = [dict(condition) for condition in stored if condition.get("type") not in _OURS]
     spec, admitted, stalled = (next((dict(c) for c in stored if c.get("type") == type_), None) for type_ in _OURS)
     if not any(condition.get("type") == "Created" for condition in listed):
-        listed = _set(listed, "Created", True, "TFJobCreated", tfjob_messages.created_text(job), now)
+        listed = _set(listed, "Created", True, "TFJobCreated", f"TFJob {job.key.name} is created.", now)
     if status.phase in LIVE and any(c.get("type") == "Suspended" and c.get("status") == "True" for c in listed):
-        listed = _set(listed, "Suspended", False, "TFJobResumed", tfjob_messages.resumed_text(job), now)
+        listed = _set(listed, "Suspended", False, "TFJobResumed", resumed_text(job), now)
     phase = Phase.RESTARTING if _starts_over(status, listed) else status.phase
     if phase in _OF_PHASE:
         listed = _of_phase(job, status, phase, listed, now)
@@ -81,7 +140,7 @@ def _starts_over(status: Status, listed: Iterable[Mapping[str, Any]]) -> bool:
 
 def _of_phase(job: Job, status: Status, phase: Phase, listed: list[Condition], now: float) -> list[Condition]:
     type_, others = _OF_PHASE[phase]
-    text = tfjob_messages.phase_text(job, status, phase)
+    text = phase_text(job, status, phase)
     for other, value in others.items():
         there = any(condition.get("type") == other for condition in listed)
         if there and value is None:

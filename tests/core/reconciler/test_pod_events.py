@@ -9,10 +9,16 @@ from hypothesis import strategies as st
 
 from tests.core.builders import replicas, v1_job
 from tf_dist.core.model.job import Event, ReplicaId
-from tf_dist.core.model.pods import Disruption, Exit, PodPhase, PodView
+from tf_dist.core.model.pods import Disruption, Exit, PodPhase, PodView, exit_text, signal_name
 from tf_dist.core.model.status import Counts, Status
-from tf_dist.core.reconciler.pod_classification import PodEvent, classify_pods, derive_events, eviction_key
-from tf_dist.core.reconciler.status_messages import describe_event, describe_events, exit_text, signal_name
+from tf_dist.core.reconciler.job_context import classify_pods
+from tf_dist.core.reconciler.lifecycle_policy import (
+    PodEvent,
+    derive_events,
+    describe_event,
+    describe_events,
+    eviction_key,
+)
 
 
 @pytest.mark.parametrize(
