@@ -392,9 +392,7 @@ def _of_pod(pod: PodView, now: float, logs: Logs, volume: str) -> Iterator[Diagn
 
 
 def _of_sidecar(job: Job, pod: PodView) -> Iterator[Diagnosis]:
-    """A pod that other containers keep running. TFJob v1 and Volcano evaluate the phase of the pod, as the
-    originals do.
-    """
+    """A pod that other containers keep running: TFJob v1 and Volcano evaluate its phase, as the originals do."""
     spec = job.spec(pod.replica.type)
     if not pod.sidecar_runs or pod.exit is None or pod.deleting or spec is None:
         return

@@ -61,9 +61,7 @@ def _holds(selector: object, labels: Mapping[str, str]) -> bool:
 
 
 def _selects(policy: Mapping[str, Any], pod: Mapping[str, Any], direction: str) -> bool:
-    """Whether a policy restricts this direction of a pod. Without types it restricts ingress, and egress if
-    it has such rules.
-    """
+    """Whether a policy restricts this direction of a pod: without types ingress, and egress if it has such rules."""
     spec = mapping(policy.get("spec"))
     types = list_items(spec.get("policyTypes")) or ["Ingress", *(["Egress"] if spec.get("egress") else [])]
     return direction in types and _holds(spec.get("podSelector"), _labels(pod))

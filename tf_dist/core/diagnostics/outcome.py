@@ -127,9 +127,8 @@ def outcome_word(status: Status) -> str:
 
 
 def read_outcome(document: object) -> Outcome | None:
-    """The outcome in a document of this or another release; None for other values. Never raises.
-
-    A kind of a later release is read as ``unknown``, without its fields.
+    """The outcome in a document of this or another release; None for other values. Never raises. A kind of a later
+    release is read as ``unknown``, without its fields.
     """
     if not isinstance(document, Mapping):
         return None

@@ -92,8 +92,7 @@ def takes_pods(s: ReconcileContext) -> bool:
 def decorate_pod(s: ReconcileContext, replica: ReplicaId, pod: Body) -> None:
     """Add the fields for its gang scheduler to a pod; without one, leave it to the cluster's default scheduler.
 
-    The label of the queue decides in which queue the pod counts after the deletion of its job. A template must not set
-    it.
+    The label of the queue decides where the pod counts after the deletion of its job. A template must not set it.
     """
     labels = pod["metadata"]["labels"]
     labels.pop(names.QUEUE, None)

@@ -37,10 +37,7 @@ _LONGEST: Final = 57
 
 
 def object_name(job: Job, *run: object) -> str:
-    """The name of a gang's object: the job's, and a suffix that no other job of that name ever has.
-
-    ``run``: identifies a run of the job, where each has an object of its own.
-    """
+    """The name of a gang's object, which no other job ever has. ``run``: of a run with an object of its own."""
     return f"{job.key.name[:_LONGEST].rstrip('-.')}-{names.short_hash(job.uid, *run)}"
 
 
@@ -130,9 +127,7 @@ def resize_verdict(s: ReconcileContext) -> Resize | None:
 
 
 def wait_verdict(s: ReconcileContext, queue: str, said: str) -> Wait:
-    """Why a gang with an existing object waits. ``queue``: a description of its queue; ``said``: the
-    scheduler's message.
-    """
+    """Why a gang with an existing object waits. ``queue``: which queue, in words; ``said``: the scheduler's message."""
     pods = s.facts.current
     lacking = sorted(replica for replica in s.facts.without_node(s.job) if replica in pods)
     words = said or next((pods[replica].unschedulable for replica in lacking if pods[replica].unschedulable), "")

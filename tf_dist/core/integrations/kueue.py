@@ -49,10 +49,7 @@ def missing_class(job: Job, served: ServedApis) -> str:
 
 
 def workload_priority(job: Job, served: ServedApis, version: str) -> Body:
-    """The priority fields of the Workload; none for a missing class.
-
-    Kueue requires a class together with its value.
-    """
+    """The priority fields of the Workload; none for a missing class, because Kueue requires its value."""
     name = job.labels.get(_LABEL, "")
     if name:
         there = served.shared.get((PRIORITY.key, name))
@@ -104,10 +101,7 @@ _CONTAINER: Final = ("name", "image", "resources", "restartPolicy")
 
 
 def pod_sets(job: Job) -> list[Body]:
-    """The pod sets of the Workload: the number of pods of each type, and the number with which it may start.
-
-    Kueue allows one pod set to start smaller: the workers, if possible.
-    """
+    """The pod sets of the Workload. Kueue allows one of them to start smaller: the workers, if possible."""
     limits = replica_bounds(job)
     shrinkable = [spec for spec in job.replica_specs if 0 < limits[spec.type][0] < spec.replicas]
     elastic = min(shrinkable, key=lambda spec: spec.role is not Role.WORKER, default=None)

@@ -156,7 +156,6 @@ def admitted_with(admission: Admission, job: Job, admitted: Sizes) -> Admission:
 
 def startable_replicas(job: Job, status: Status) -> frozenset[ReplicaId]:
     """The replicas that may have pods: those that have succeeded, and the first of the others, as many as are admitted.
-
     ``job`` has its admitted size.
     """
     started = status.admission.started if status.admission is not None else {}
@@ -278,9 +277,7 @@ def replica_change_text(before: Sizes, after: Sizes) -> str:
 
 
 def replica_difference_text(asked: Job, sized: Job) -> str:
-    """``3 worker instead of 5``, for every type whose number of replicas differs from the requested one; ""
-    if none does.
-    """
+    """``3 worker instead of 5``, for every type whose number of replicas is not the requested one."""
     pairs = zip(asked.replica_specs, sized.replica_specs, strict=True)
     return ", ".join(f"{b.replicas} {a.type} instead of {a.replicas}" for a, b in pairs if a.replicas != b.replicas)
 
@@ -312,9 +309,7 @@ BY_QUOTA_ALONE: Final = ", by quota alone; the scheduler may still hold pods bac
 
 
 def admitted_text(job: Job, status: Status) -> str:
-    """The message of a new admission: the number of replicas, and, if nodes are not visible, that quota alone
-    decided.
-    """
+    """The message of a new admission: the number of replicas, and whether quota alone decided."""
     return _places_text(job, status) + (BY_QUOTA_ALONE if _admitted_unseen(status.admission) else "")
 
 

@@ -128,9 +128,7 @@ D = TypeVar("D", bound="DataclassInstance")
 
 
 def shared(value: T) -> T:
-    """The first value with the same ``repr``, so that equal values of thousands of objects share memory. Only
-    for immutable values with a complete ``repr``.
-    """
+    """The first value with the same ``repr``, to save memory. Only for immutable values with a complete ``repr``."""
     if len(_SHARED) > _MAX_SHARED:
         _SHARED.clear()
     found: T = _SHARED.setdefault(repr(value), value)

@@ -457,18 +457,14 @@ class Job:
 
     @property
     def schedule_timeout(self) -> float:
-        """Seconds that pods of the admitted gang may lack a node, until it has been complete. With fallbacks, this is
-        at most the admission timeout.
-        """
+        """Seconds that pods of the admitted gang may lack a node, until it has been complete."""
         timeout = self.scheduling.timeout or DEFAULT_SCHEDULE_TIMEOUT
         limit = self.scheduling.admission_timeout if self.fallbacks else None
         return timeout if limit is None else min(timeout, limit)
 
     @property
     def training_specs(self) -> tuple[ReplicaSpec, ...]:
-        """The replica specs whose end is the end of the job: all except parameter servers, which run until
-        they are stopped.
-        """
+        """The replica specs whose end is the job's: all except parameter servers, which run until stopped."""
         return tuple(spec for spec in self.replica_specs if spec.role is not Role.PS) or self.replica_specs
 
 
@@ -486,9 +482,7 @@ def priority_class(job: Job) -> str:
 
 
 def compact_job(job: Job) -> Job:
-    """The same job in a compact form, because thousands are kept: packed templates, and one object for equal
-    policies.
-    """
+    """The same job with packed templates and one object for equal policies, because thousands are kept."""
     specs = (replace(spec, template=PackedJson(spec.template), rules=shared(spec.rules)) for spec in job.replica_specs)
     return replace(
         job,

@@ -200,9 +200,7 @@ _ALPHABET: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 def short_hash(*parts: object, length: int = 5) -> str:
-    """A few characters [0-9a-z] that depend on every part. The originals draw random ones; here, names must
-    be derivable.
-    """
+    """A few characters [0-9a-z] that depend on every part. The originals draw random ones; here, names are derived."""
     number = int.from_bytes(hashlib.sha256("\0".join(map(str, parts)).encode()).digest()[:16])
     characters = []
     for _ in range(length):
@@ -212,9 +210,7 @@ def short_hash(*parts: object, length: int = 5) -> str:
 
 
 def replica_name(job: Job, replica: ReplicaId) -> str:
-    """The stable name of a replica, without the attempt: the name of its service and, except in v1alpha1, of
-    its pod.
-    """
+    """The name of a replica without the attempt: that of its service and, except in v1alpha1, of its pod."""
     if job.dialect is Dialect.TFJOB_V1ALPHA1:
         return f"{job.key.name[:KEPT_NAME]}-{replica.type}-{job.runtime_id}-{replica.index}"
     return f"{job.key.name}-{replica.type}-{replica.index}"
@@ -305,7 +301,6 @@ def owner_key(stored: Document) -> str:
 
 def orphan_key(stored: Document) -> str:
     """A key for remaining objects of a job that have no controller, as ``--cascade=orphan`` leaves them; "" for others.
-
     It differs from ``owned_by_key``, because the label may name an existing job.
     """
     metadata = stored["metadata"]

@@ -196,9 +196,7 @@ def shorten_text(text: str) -> str:
 
 
 def _split(text: str) -> tuple[str, str]:
-    """The parts before and after the first ``=`` outside quotes, because a quoted key may contain ``=``.
-    ValueError without one.
-    """
+    """The parts around the first ``=`` outside quotes: a quoted key may contain ``=``. ValueError without one."""
     quote = ""
     for position, character in enumerate(text):
         if quote:

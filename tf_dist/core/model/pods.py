@@ -266,10 +266,7 @@ def unready_node(node: Mapping[str, Any] | None) -> UnreadyNode | None:
 
 
 def pod_view(pod: Mapping[str, Any], container: str = "") -> PodView | None:
-    """The view of a raw pod; None if its labels name no replica.
-
-    ``container`` is the container whose exit counts; otherwise the first container.
-    """
+    """The view of a raw pod; None if its labels name no replica. ``container``: whose exit counts ("": the first)."""
     known: PodView | None = getattr(pod, "viewed_as", None)
     if known is not None and known.container == container:
         return known
@@ -430,9 +427,7 @@ def _own_end(exit_: Exit, conditions: Mapping[Any, Mapping[str, Any]], behind: f
 
 
 def _running_since(container: Mapping[str, Any], status: Mapping[str, Any]) -> float | None:
-    """The start of the running container. For the first run it is the pod's start, because informers keep no
-    other time.
-    """
+    """The start of the running container; of its first run the pod's start, because informers keep no other time."""
     state = mapping(container.get("state"))
     if "running" not in state:
         return None
@@ -475,9 +470,7 @@ def _pod_exit(status: Mapping[str, Any], phase: PodPhase) -> Exit | None:
 
 
 def _other_exit(status: Mapping[str, Any], when: str) -> Exit | None:
-    """The failure of the first failed container, if the training container has not ended; from its current or
-    last state.
-    """
+    """The failure of the first failed container, if the training container has not ended; ``when``: its state."""
     found = _failed_beside(status, when)
     if found is None:
         return None
@@ -559,10 +552,7 @@ def signal_name(code: int | None) -> str:
 
 
 def exit_text(exit_: Exit | None) -> str:
-    """``exited with code 137 (SIGKILL)``; out of memory and unknown ends have texts of their own.
-
-    If a container other than the training one failed, it is named.
-    """
+    """``exited with code 137 (SIGKILL)``. A container other than the training one is named."""
     if exit_ is not None and exit_.container:
         return f"has failed: its {exit_.container} {exit_text(replace(exit_, container=''))}"
     if exit_ is not None and exit_.beside is not None:

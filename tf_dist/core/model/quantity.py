@@ -56,9 +56,7 @@ def _parse(written: str) -> Decimal:
 
 
 def format_quantity(value: Decimal, resource: str = "") -> str:
-    """A short text of a value for display, ``500m`` CPUs, ``23.5Gi`` of memory. It may be rounded, so do not
-    parse it.
-    """
+    """A short text of a value for display, ``500m`` CPUs, ``23.5Gi`` of memory. It may be rounded: do not parse it."""
     with localcontext(prec=_DIGITS):
         if resource in ("memory", "ephemeral-storage") or resource.startswith("hugepages-"):
             for power, suffix in reversed(list(enumerate(("Ki", "Mi", "Gi", "Ti"), start=1))):

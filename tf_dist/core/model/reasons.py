@@ -62,9 +62,7 @@ class Category(StrEnum):
 
 
 class OutcomeKind(StrEnum):
-    """How a job ended, or why a client stopped waiting for it. A contract: values may be added, and are never
-    renamed.
-    """
+    """How a job ended, or why a client stopped waiting for it. A contract: values are added, and never renamed."""
 
     SUCCEEDED = "succeeded"  # its success policy is met
     FAILED = "failed"  # a replica failed, or a policy ended the job after a failure

@@ -432,9 +432,7 @@ def outcome_kind(status: Status) -> OutcomeKind | None:
 
 
 def outcome_reason(status: Status) -> str:
-    """The reason of the end. For an unusable image, it is the container's reason, because a client may see
-    that before the job fails, and another client sees the end first.
-    """
+    """The reason of the end; of an unusable image the container's, which a client may see before the end."""
     if outcome_kind(status) is OutcomeKind.IMAGE_PULL_FAILED and status.failure is not None and status.failure.reason:
         return stable_reason(status.failure.reason)
     return status.display_reason

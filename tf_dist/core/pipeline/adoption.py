@@ -44,9 +44,7 @@ class AdoptionCandidate:
 
 @dataclass(frozen=True, slots=True)
 class AdoptionDecision:
-    """Decision on adoption. ``uid``: the job to adopt or to use; ``surplus``: further active jobs, which are
-    deleted.
-    """
+    """Decision on adoption. ``uid``: the job to adopt or to use; ``surplus``: active jobs to delete."""
 
     answer: AdoptionAction
     uid: str = ""

@@ -510,10 +510,7 @@ _OF_A_JOB: Final[Mapping[str, tuple[Kind, str]]] = {
 
 
 def argument_problems(name: str, value: object, later: Later | None = None, path: str = "") -> Iterator[Problem]:
-    """What is wrong with the value of an option of ``RunOptions``, or an argument of ``TFJob``; see ``Kind.problems``.
-
-    ``path``: what the argument is called, where that is another name.
-    """
+    """What is wrong with an option of ``RunOptions`` or an argument of ``TFJob``, which may be called ``path``."""
     if name in _OF_A_JOB:
         kind, example = _OF_A_JOB[name]
         return kind.problems(path or name, value, later, example)

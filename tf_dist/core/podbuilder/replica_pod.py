@@ -19,10 +19,8 @@ Body = dict[str, Any]
 
 
 def require_node(spec: Body, node: str) -> None:
-    """Require ``node`` by the pod's node affinity; its own requirements stay.
-
-    The terms of a node selector are alternatives, so each is narrowed. A term without rules matches no node, and must
-    stay so.
+    """Require ``node`` by the pod's node affinity; its own requirements stay. The terms of a node selector are
+    alternatives, so each is narrowed. A term without rules matches no node, and must stay so.
     """
     if spec.get("nodeName"):
         return

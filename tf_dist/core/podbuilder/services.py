@@ -103,10 +103,8 @@ def _service(
 
 
 def _all_ports(job: Job, spec: ReplicaSpec) -> list[Body]:
-    """The ports of the service, and those that other containers of the pod declare.
-
-    A cluster address leads only to the service's ports; the address of a pod, which a headless service has, leads to
-    all.
+    """The ports of the service, and those that other containers of the pod declare: unlike a pod's address, a
+    cluster address leads only to the service's ports.
     """
     ports = _ports(job, spec)
     taken = {(port["port"], port.get("protocol", "TCP")) for port in ports}

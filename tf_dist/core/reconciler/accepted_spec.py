@@ -133,10 +133,7 @@ def _left_out_runtime_id(stored: Document, before: AcceptedSpec | None) -> dict[
 
 
 def unknown_keys(stored: Document) -> str:
-    """The unknown keys of a stored job, each with the most similar known one; "" for none.
-
-    It takes several times as long as ``read``, so nothing calls it before a decision about many jobs.
-    """
+    """The unknown keys of a stored job, each with the most similar known one. Several times as slow as ``read``."""
     try:
         warnings = parse(as_written(stored), strict=False).warnings
     except InvalidJob:

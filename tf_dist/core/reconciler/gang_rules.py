@@ -270,10 +270,7 @@ def requeue_backoff(uid: str, count: int) -> float:
 
 
 def unplaced_due_at(s: ReconcileContext) -> float | None:
-    """When the gang is requeued if nothing changes; None if every pod has, or had, its node.
-
-    A gang scheduler that binds pods has its own timeout for pods beyond the minimum.
-    """
+    """When the gang is requeued if nothing changes; None if every pod has, or had, its node."""
     if s.status.admission is None or s.status.admission.complete is not None:
         return None
     if s.integration is not None and s.integration.pods_first:
@@ -283,10 +280,7 @@ def unplaced_due_at(s: ReconcileContext) -> float | None:
 
 
 def _unplaced(s: ReconcileContext) -> Iterator[tuple[ReplicaId, float]]:
-    """The replicas without a node, and the time since which they could have one.
-
-    A replica without a pod counts only if a refusal is the only possible reason.
-    """
+    """The replicas without a node, and since when; without a pod only if a refusal must be the reason."""
     at = s.status.admission.at if s.status.admission is not None else 0.0
     expected = not s.facts.stale and not s.status.backoffs
     startable = startable_replicas(s.job, s.status)
@@ -500,9 +494,7 @@ def recovery_due_at(s: ReconcileContext) -> float | None:
 
 
 def _incomplete_since(s: ReconcileContext, admission: Admission) -> float | None:
-    """The time since which the gang is incomplete, or None. Time without a controller does not count, because
-    pods could not be created then.
-    """
+    """Since when the gang is incomplete, or None. Time without a controller, which creates pods, does not count."""
     since = admission.incomplete
     late = since is not None and s.now > since + recovery_timeout(s) + _LATE
     return s.now if late else since

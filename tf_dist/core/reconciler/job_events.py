@@ -114,11 +114,7 @@ def _container_events(before: Status, s: ReconcileContext) -> Iterator[EmitEvent
 
 
 def _exit_events(before: Status, s: ReconcileContext) -> Iterator[EmitEvent]:
-    """The events of pods that have ended since ``before``. (The operator repeats them in every pass.) Pods of a stopped
-    job have no events:
-
-    they were stopped, and would be reported in every pass.
-    """
+    """The events of pods that have ended since ``before``. Pods of a stopped job were stopped, and have none."""
     if before.phase not in LIVE:
         return
     ended = [
@@ -137,9 +133,7 @@ def _exit_events(before: Status, s: ReconcileContext) -> Iterator[EmitEvent]:
 
 
 def _waiting_events(before: Status, s: ReconcileContext) -> Iterator[EmitEvent]:
-    """The events of containers that the kubelet cannot start, when the job's message starts to report it.
-    (The operator repeats them in every pass, ``RecordAbnormalPods``.)
-    """
+    """The events of containers that the kubelet cannot start, when the job's message starts to report it."""
     after = s.status
     held = [pod for pod in s.observed.pods if pod.held_by and pod.attempt == after.attempts.label(pod.replica)]
     if not held or after.phase not in LIVE:
@@ -181,10 +175,7 @@ def _phase_events(before: Status, s: ReconcileContext) -> Iterator[EmitEvent]:
 
 
 def object_event(api_version: str, action: Create | Delete, error: Exception | None = None) -> EmitEvent | None:
-    """The operator's event about a created or deleted pod or service, or about the error.
-
-    ``api_version``: of the job. It is None for other kinds of objects, and for jobs of other dialects.
-    """
+    """The operator's event about a created or deleted pod or service of a TFJob v1, or the error; else None."""
     kind = action.body["kind"] if isinstance(action, Create) else action.kind
     if api_version != Dialect.TFJOB_V1.value or kind not in ("Pod", "Service"):
         return None
@@ -197,9 +188,7 @@ def object_event(api_version: str, action: Create | Delete, error: Exception | N
 
 
 def combined_events(events: Iterable[EmitEvent]) -> list[EmitEvent]:
-    """The events of one pass. Routine events of the same type and reason are combined into one, which names every
-    object and counts them:
-
+    """The events of one pass. Routine events of the same type and reason are combined into one, which counts them:
     ``Created pod: a`` and ``Created pod: b`` become ``Created pod: a, b``, in a single write.
     """
     groups: dict[object, list[EmitEvent]] = {}

@@ -251,9 +251,7 @@ def _companions(s: ReconcileContext) -> Iterator[Action]:
 
 
 def _budgets(s: ReconcileContext) -> Iterator[Action]:
-    """The disruption budget: created with the pods, updated with the size of the gang, deleted when the job
-    stops or ends.
-    """
+    """The disruption budget: created with the pods, resized with the gang, deleted when the job stops or ends."""
     objects, live = s.observed.objects, s.status.phase in LIVE
     if live and s.status.admission is not None:
         for budget in services.build_budgets(s.job):
@@ -295,10 +293,7 @@ def pods_to_delete(s: ReconcileContext) -> tuple[PodView, ...]:
 
 
 def _crashing_pod(s: ReconcileContext) -> PodView | None:
-    """The pod whose container the kubelet restarted until the limit; None if all pods are kept or deleted.
-
-    It never ends by itself. A job that keeps its pods keeps it for its log.
-    """
+    """The pod whose container the kubelet restarted until the limit, if the job keeps it for its log."""
     if s.job.run_policy.clean_pods is not CleanPodPolicy.NONE or s.status.reason != Reason.BACKOFF_LIMIT_EXCEEDED:
         return None
     culprit = s.status.failure.replica if s.status.failure is not None else ""

@@ -187,9 +187,7 @@ def describe_events(job: Job, occurrences: Iterable[PodEvent]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyDecision:
-    """The action on an event. ``due``: the time of a later action. ``by_policy``: whether it comes from a
-    policy of the job.
-    """
+    """The action on an event. ``due``: the time of a later action. ``by_policy``: it comes from a policy of the job."""
 
     action: Action
     due: float | None = None

@@ -120,9 +120,7 @@ def _all_ready(job: Job, status: Status) -> bool:
 
 
 def _seen_at(s: ReconcileContext, actions: Sequence[Action]) -> float | None:
-    """When to check created objects if no event arrives, because no scheduler or kubelet works. (Their
-    creation by this controller is not an event.)
-    """
+    """When to check created objects if no event arrives. (Their creation by this controller is not an event.)"""
     created = any(isinstance(action, Create) for action in actions)
     return round_time(s.now + _shown_within(s)) if created else None
 

@@ -25,9 +25,7 @@ from tf_dist.core.reconciler.lifecycle_policy import DecidedEvents, PodEvent, de
 
 
 def restart_job(s: ReconcileContext, answered: DecidedEvents) -> Status:
-    """Restart every pod. This counts as one restart, independent of the number of failed replicas, and as
-    none after disruptions.
-    """
+    """Restart every pod. This counts as one restart for all failed replicas, and as none after disruptions."""
     first = _costs(s, answered, [_gravest(answered)])
     if over := _unaffordable(s, answered, first):
         return over
@@ -43,9 +41,7 @@ def restart_job(s: ReconcileContext, answered: DecidedEvents) -> Status:
 
 
 def restart_tasks(s: ReconcileContext, answered: DecidedEvents) -> Status:
-    """Restart every pod of the affected tasks: one restart for each task, or one in total
-    (``failures_count_together``).
-    """
+    """Restart every pod of the affected tasks: one restart each, or one in total (``failures_count_together``)."""
     types = dict.fromkeys(occurrence.spec.type for occurrence, _ in answered)
     by_task = {type_: _gravest([one for one in answered if one[0].spec.type == type_]) for type_ in types}
     spent = _costs(s, answered, by_task.values())
@@ -85,9 +81,7 @@ def restart_pods(s: ReconcileContext, answered: DecidedEvents) -> Status:
 
 
 def charge_disruption(s: ReconcileContext, answered: DecidedEvents) -> Status:
-    """The status after a disruption for which the whole job waits again. It counts once for any number of
-    pods; Failed over budget.
-    """
+    """The status after a disruption for which the whole job waits again. It counts once; Failed over budget."""
     first = _costs(s, answered, [_gravest(answered)])
     over = _unaffordable(s, answered, first)
     return over or replace(_spend(s.status, answered, first), failure=_failure(answered, s.now))
@@ -108,10 +102,8 @@ def restart_by_command(s: ReconcileContext) -> Status:
 
 
 def next_run(s: ReconcileContext) -> Status:
-    """The next attempt of a stopped job, which waits for admission without counting a restart. In a TFJob, every
-    replica starts again, as with the training operator, which has deleted all pods.
-
-    In a Volcano Job, replicas that have succeeded stay so (``resume_keeps_succeeded``).
+    """The next attempt of a stopped job, which waits for admission without counting a restart. Every replica starts
+    again, as with the training operator. In a Volcano Job, those that have succeeded stay so.
     """
     waits = s.status.next_attempt(None)
     fresh = replace(waits, last_sizes={}, requeues=0, refused_nodes={}, not_before=0.0, fallback_from=0)
@@ -202,10 +194,7 @@ def _costs(s: ReconcileContext, answered: DecidedEvents, each: Iterable[PodEvent
 
 
 def _survivors(s: ReconcileContext, attempts: Attempts) -> frozenset[ReplicaId]:
-    """The replicas whose pods continue in a restart to these attempts, and were not replaced by the current restart.
-
-    Decided by attempts and not by times, because clocks differ.
-    """
+    """The replicas whose pods continue in a restart to these attempts, and were not replaced by the current restart."""
     if not s.job.run_policy.failures_count_together:
         return frozenset()
     again = s.status.phase is Phase.RESTARTING
@@ -214,9 +203,7 @@ def _survivors(s: ReconcileContext, attempts: Attempts) -> frozenset[ReplicaId]:
 
 
 def spent_restarts(s: ReconcileContext) -> int:
-    """Restarts that count against the budget, including those by the kubelet in existing pods if the job
-    counts them.
-    """
+    """Restarts that count against the budget, including those by the kubelet if the job counts them."""
     living = _by_kubelet(s, s.facts.current) if s.job.run_policy.container_restarts_count else 0
     return charged_restarts(s.job, s.status) + living
 
@@ -274,8 +261,8 @@ def keep_container_restarts(s: ReconcileContext, status: Status, replicas: Itera
 
 
 def _by_kubelet(s: ReconcileContext, replicas: Iterable[ReplicaId]) -> int:
-    """Restarts of containers, except in pods of TFJob replicas that are never restarted after failures, where
-    only sidecars restart (training-operator 1.9, ``PastBackoffLimit``).
+    """Restarts of containers, except of TFJob replicas that are never restarted after failures, where only sidecars
+    restart (training-operator 1.9, ``PastBackoffLimit``).
     """
     counted = _counted_types(s.job)
     found = (s.facts.current.get(replica) or s.facts.departed.get(replica) for replica in replicas)
@@ -304,9 +291,7 @@ def _with_backoff(
     answered: DecidedEvents,
     costs: Iterable[PodEvent],
 ) -> Status:
-    """``status`` in Restarting after a pause; ``ran``: the run time of the restarted parts, by their key in
-    ``backoffs``.
-    """
+    """``status`` in Restarting after a pause; ``ran``: the run time of each restarted part, as in ``backoffs``."""
     backoffs, now = dict(status.backoffs), s.now
     backoff = s.job.run_policy.backoff
     for key, seconds in ran.items():

@@ -341,9 +341,8 @@ def _v1alpha1(job: Job, status: Status, stored: Document, now: float) -> RawStat
 
 
 def _dragon(job: Job, status: Status) -> RawStatus:
-    """What the DRAGON fork adds (``pkg/trainer/training.go`` of its branch auto-scale): the times at which
-    the job started to wait, started to run, and ended, and its number of workers. Times have no zone, and are
-    UTC.
+    """What the DRAGON fork adds (``pkg/trainer/training.go`` of its branch auto-scale): when the job started to wait,
+    to run, and ended, and its number of workers. Times have no zone, and are UTC.
     """
     times = {
         "enqueueScheduleTime": status.created,

@@ -166,9 +166,7 @@ def active_deadline_at(s: ReconcileContext) -> float | None:
 
 
 def succeed(s: ReconcileContext) -> Status | None:
-    """Complete a job by a success rule, if its gang was complete. It precedes failures, because a completed
-    chief is final.
-    """
+    """Complete a job by a success rule, if its gang was complete. Before failures: a completed chief is final."""
     for rule in s.job.success if s.facts.succeeded else ():
         needed = matching_replicas(s.job, rule.type, rule.index)
         if needed and all(replica in s.facts.succeeded for replica in needed):
@@ -273,9 +271,7 @@ def _ended_badly(s: ReconcileContext) -> str:
 
 
 def fail_when_success_unreachable(s: ReconcileContext) -> Status | None:
-    """Fail a job if every success rule needs a failed replica that no policy restarts. Otherwise it would run
-    forever.
-    """
+    """Fail a job if every success rule needs a failed replica that no policy restarts: it would run forever."""
     if not s.job.success:
         return None
     lost = [_lost(s, rule.type, rule.index) for rule in s.job.success]
@@ -533,10 +529,7 @@ class TransitionCycle(TFDistError):
 
 
 def apply_transitions(s: ReconcileContext, rules: tuple[TransitionRule, ...] = TRANSITION_RULES) -> ReconcileContext:
-    """The context after all current transitions, with the resulting status.
-
-    TransitionCycle if the rules undo each other.
-    """
+    """The context after all transitions that are due; TransitionCycle if the rules undo each other."""
     first, before = s, s.status
     if before.created is None and before.phase is Phase.PENDING:
         new = replace(
@@ -610,9 +603,7 @@ def _admission(s: ReconcileContext) -> Admission | None:
 
 
 def _kept_failures(before: Mapping[str, Counts], now: Mapping[str, Counts]) -> dict[str, Counts]:
-    """The counts of a job that has ended, including failed pods that are deleted. Later restarts of a kept
-    container are ignored.
-    """
+    """The counts of a job that has ended, with deleted failed pods, and without later restarts of a kept container."""
     return {
         type_: replace(counts, failed=max(counts.failed, was.failed), restarts=was.restarts)
         for type_, counts in now.items()
