@@ -100,7 +100,7 @@ def volcano_job(
             container_restarts_count=False,
             resume_keeps_succeeded=True,
         ),
-        "counting": CompletionByCounts(min_available=needed),
+        "counting": CompletionByCounts(),
         "services": ServiceStyle.PER_JOB,
         "plugins": Plugins(env=True, svc=True),
         "scheduling": Scheduling(min_available=needed, queue="default", scheduler_name="volcano"),

@@ -94,7 +94,7 @@ def volcano_jobs(draw: st.DrawFn) -> Job:
         replicas("worker", workers, rules=draw(rules), container_restarts=restarts, depends=depends),
     )
     needed = draw(st.integers(0, workers + 1))
-    counting = CompletionByCounts(min_available=needed, min_success=draw(st.sampled_from((None, None, 1))))
+    counting = CompletionByCounts(min_success=draw(st.sampled_from((None, None, 1))))
     # maxRetry always bounds a Volcano job.
     policy = replace(draw(run_policies(containers=False)), max_restarts=draw(st.integers(0, 2)))
     return volcano_job(*specs, rules=draw(rules), min_available=needed, counting=counting, run_policy=policy)

@@ -40,7 +40,6 @@ def test_each_fallback_is_the_document_with_its_changes(document: Doc) -> None:
         smaller, spot, other = job.fallbacks
         assert [spec.replicas for spec in smaller.replica_specs if spec.role is Role.WORKER] == [1]
         assert smaller.scheduling.min_available <= len(smaller.replicas)
-        assert smaller.counting is None or smaller.counting.min_available <= len(smaller.replicas)
         assert spot.scheduling.queue == "spot"
         assert len(spot.replicas) == len(job.replicas)
         for spec in spot.replica_specs:

@@ -50,7 +50,7 @@ def test_the_minimum_is_that_of_the_tasks():
     document = changed(volcano(), "spec.minAvailable", 0)
     document = changed(document, "spec.tasks.1.minAvailable", 1)
     job = parse(document).job
-    assert (job.scheduling.min_available, job.counting) == (2, CompletionByCounts(min_available=2))
+    assert (job.scheduling.min_available, job.counting) == (2, CompletionByCounts())
     assert [spec.min_available for spec in job.replica_specs] == [1, 1]
     assert [spec.min_replicas for spec in job.replica_specs] == [1, 2]
 
@@ -64,7 +64,7 @@ def test_the_job():
     assert job.rules == (Rule(events=frozenset({Event.POD_EVICTED}), action=Action.RESTART_JOB),)
     complete = Rule(events=frozenset({Event.TASK_COMPLETED}), action=Action.COMPLETE_JOB)
     assert [spec.rules for spec in job.replica_specs] == [(), (complete,)]
-    assert (job.success, job.running_types, job.counting) == ((), (), CompletionByCounts(min_available=3))
+    assert (job.success, job.running_types, job.counting) == ((), (), CompletionByCounts())
     policy = job.run_policy
     assert (policy.clean_pods, policy.max_restarts) == (CleanPodPolicy.RUNNING, 2)
     assert not policy.container_restarts_count

@@ -112,9 +112,9 @@ def test_tf_config_services_and_success_follow() -> None:
 
 def test_nobody_waits_for_more_than_there_are() -> None:
     job = volcano_job(replicas("ps", 1), replicas("worker", 4), min_available=5)
-    job = replace(job, counting=CompletionByCounts(min_available=5, min_success=4))
+    job = replace(job, counting=CompletionByCounts(min_success=4))
     small = current_job(job, placed(ps=1, worker=2))
-    assert small.counting == CompletionByCounts(min_available=3, min_success=3)
+    assert small.counting == CompletionByCounts(min_success=3)
     assert small.scheduling.min_available == 3
     assert [spec.min_replicas for spec in small.replica_specs] == [1, 2]
 
@@ -236,7 +236,7 @@ def test_a_minimum_is_no_size() -> None:
     job = tasks(1, worker=(4, 4))
     status = Status(admission=admitted_with(Admission(START), job, {"worker": 2}))
     assert numbers(job, status) == [4]
-    assert current_job(job, status).counting == CompletionByCounts(min_available=1)
+    assert current_job(job, status).counting == CompletionByCounts()
     assert startable_replicas(job, status) == {ReplicaId("worker", 0), ReplicaId("worker", 1)}
     assert waiting_replicas(job, status) == 2
     assert current_job(job, Status(), Admit(sizes={"worker": 2})).replicas == job.replicas

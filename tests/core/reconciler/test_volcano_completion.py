@@ -59,7 +59,7 @@ def test_number_of_replicas_that_have_to_succeed(
 
 
 def test_min_success_completes_at_once_and_fails_when_out_of_reach() -> None:
-    job = volcano_job(replicas("worker", 3, rules=()), counting=CompletionByCounts(min_available=3, min_success=2))
+    job = volcano_job(replicas("worker", 3, rules=()), counting=CompletionByCounts(min_success=2))
     enough, short = started(job), started(job)
     end(enough, "worker-0")
     end(enough, "worker-2")
@@ -89,7 +89,7 @@ def test_dependents_wait_until_what_they_depend_on_is_ready(any_: bool, pods: in
 
 
 def test_min_success_beyond_what_ends_by_itself_fails_the_job_and_says_so() -> None:
-    counting = CompletionByCounts(min_available=3, min_success=3)
+    counting = CompletionByCounts(min_success=3)
     world = started(volcano_job(replicas("ps", 1, rules=()), replicas("worker", 2, rules=()), counting=counting))
     end(world, "worker-0")
     end(world, "worker-1")

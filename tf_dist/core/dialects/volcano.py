@@ -243,7 +243,7 @@ def build(job: VolcanoJob) -> Job:
         annotations=job.metadata.annotations or {},
         replica_specs=specs,
         rules=policy_rules(spec.policies),
-        counting=CompletionByCounts(min_available=_min_available(spec, specs), min_success=spec.min_success),
+        counting=CompletionByCounts(min_success=spec.min_success),
         run_policy=RunPolicy(
             resume_keeps_succeeded=True,
             clean_pods=CleanPodPolicy.RUNNING,

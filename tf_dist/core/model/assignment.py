@@ -78,9 +78,8 @@ def with_replica_counts(job: Job, sizes: Sizes) -> Job:
     total = sum(sizes[spec.type] for spec in job.replica_specs)
     specs = tuple(_with_count(spec, sizes[spec.type]) for spec in job.replica_specs)
     counting = job.counting
-    if counting is not None:
-        most = None if counting.min_success is None else min(counting.min_success, total)
-        counting = replace(counting, min_available=min(counting.min_available, total), min_success=most)
+    if counting is not None and counting.min_success is not None:
+        counting = replace(counting, min_success=min(counting.min_success, total))
     scheduling = replace(job.scheduling, min_available=min(job.scheduling.min_available, total))
     return replace(job, replica_specs=specs, counting=counting, scheduling=scheduling)
 

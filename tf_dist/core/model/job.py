@@ -222,14 +222,10 @@ class SuccessRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionByCounts:
-    """Volcano's way to end a job: by counting pods after all have finished.
+    """Volcano's way to end a job: once all pods have finished, the gang's minimum must have succeeded."""
 
-    ``min_available``: the number that must have succeeded. ``min_success``: the number of successes that complete the
-    job at once.
-    """
-
-    min_available: int
     min_success: int | None = None
+    """The number of successes that complete the job at once, and decide instead of the minimum."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,13 +24,14 @@ from tf_dist.core.model.assignment import (
     admitted_with,
     fallback_job,
     fallback_text,
+    minimum_met,
     replica_counts,
     startable_replicas,
     waiting_text,
 )
 from tf_dist.core.model.context import ReconcileContext, matching_replicas
 from tf_dist.core.model.fieldpath import updated
-from tf_dist.core.model.job import Action, CompletionByCounts, Event, ReplicaId, ReplicaSpec
+from tf_dist.core.model.job import Action, Event, ReplicaId, ReplicaSpec
 from tf_dist.core.model.pods import PodPhase, PodView, held_text
 from tf_dist.core.model.reasons import HOLDING_REASONS, Reason
 from tf_dist.core.model.status import LIVE, NO_PODS, STOPPED, Admission, Counts, Failure, Phase, Status
@@ -228,11 +229,16 @@ def finish_by_counts(s: ReconcileContext) -> Status | None:
     done = f"{counted(succeeded, 'replica')} succeeded"
     if counting.min_success is not None and succeeded >= counting.min_success:
         return s.status.with_phase(Phase.COMPLETING, s.now, Reason.MIN_SUCCESS, f"{done} (minSuccess)")
-    judged = [spec for spec in s.job.training_specs if spec.replicas]
-    all_ended = judged and all(_has_ended(s, spec) for spec in judged)
+    judged = {spec.type: spec for spec in s.job.training_specs if spec.replicas}
+    all_ended = judged and all(_has_ended(s, spec) for spec in judged.values())
     if not all_ended or next_policy_timeout(s) is not None:
         return None
-    if counting.min_success is None and _enough(s, counting):
+    # Parameter servers count as succeeded, because the replicas that needed them have ended.
+    have = {
+        spec.type: s.facts.count(spec.type).succeeded if spec.type in judged else spec.replicas
+        for spec in s.job.replica_specs
+    }
+    if counting.min_success is None and minimum_met(s.job, have):
         return s.status.with_phase(Phase.COMPLETING, s.now, Reason.JOB_SUCCEEDED, done)
     failed = {replica for replica, pod in s.facts.current.items() if pod.phase is PodPhase.FAILED}
     return restarts.fail_unhandled(s, failed, _ended_badly(s))
@@ -245,21 +251,6 @@ def _has_ended(s: ReconcileContext, spec: ReplicaSpec) -> bool:
         return True
     there = counts.pending + counts.running + counts.terminating
     return not there and dependencies_unreachable(s, spec)
-
-
-def _enough(s: ReconcileContext, counting: CompletionByCounts) -> bool:
-    """Whether enough replicas have succeeded: the job's minimum, and each task's if the job's covers their sum.
-
-    Parameter servers count as succeeded, because the replicas that needed them have ended.
-    """
-    judged = {spec.type for spec in s.job.training_specs}
-    done = {
-        spec.type: s.facts.count(spec.type).succeeded if spec.type in judged else spec.replicas
-        for spec in s.job.replica_specs
-    }
-    strict = counting.min_available >= sum(spec.min_available or 0 for spec in s.job.replica_specs)
-    short = any(done[spec.type] < (spec.min_available or 0) for spec in s.job.replica_specs)
-    return not (strict and short) and sum(done.values()) >= counting.min_available
 
 
 def _ended_badly(s: ReconcileContext) -> str:
