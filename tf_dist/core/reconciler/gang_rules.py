@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
+from math import inf
 from typing import Final
 
 from tf_dist.core.model.assignment import (
@@ -380,14 +381,14 @@ def unpin_due_at(s: ReconcileContext) -> float | None:
     admission = s.status.admission
     if admission is None or not may_unpin(s.job, admission):
         return None
-    due = min(map(_unpin_at, s.facts.current.values()), default=float("inf"))
-    return None if due == float("inf") else round_time(due)
+    due = min(map(_unpin_at, s.facts.current.values()), default=inf)
+    return None if due == inf else round_time(due)
 
 
 def unschedulable_nodes(s: ReconcileContext) -> Collection[str]:
     """The nodes that the scheduler refuses to pods of the job that are pinned to them."""
     admission = s.status.admission
-    stuck = {replica: pod for replica, pod in s.facts.current.items() if _unschedulable_since(pod) < float("inf")}
+    stuck = {replica: pod for replica, pod in s.facts.current.items() if _unschedulable_since(pod) < inf}
     lost = assign_nodes(s.job, admission.placement, s.facts, stuck) if admission is not None else {}
     return [stuck[replica].pinned or node for replica, node in lost.items()]
 
@@ -401,7 +402,7 @@ def exclude_nodes(refused: Mapping[str, float], nodes: Collection[str], now: flo
 
 def _unschedulable_since(pod: PodView) -> float:
     """The time since which the scheduler has found no node for the pod; infinity if it has, or need not."""
-    return pod.created_at if pod.unschedulable and pod.waits_for_node and pod.created_at is not None else float("inf")
+    return pod.created_at if pod.unschedulable and pod.waits_for_node and pod.created_at is not None else inf
 
 
 def _unpin_at(pod: PodView) -> float:

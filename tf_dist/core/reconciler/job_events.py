@@ -25,12 +25,16 @@ _STARTED_AT_ONCE: Final = frozenset({"", Reason.JOB_CREATED, Reason.RESUMED})
 # Reasons for which the training operator has an event of its own that says as much.
 _SAID_BY_OPERATOR: Final = frozenset({Reason.JOB_SUCCEEDED, Reason.SUSPENDED, Reason.RESUMED})
 _FAILED: Final = frozenset({Phase.FAILED, Phase.TERMINATING, Phase.TERMINATED})
+_ENDS: Final = (
+    (STOPPED, Reason.TFJOB_SUSPENDED),
+    (SUCCESSFUL, Reason.TFJOB_SUCCEEDED),
+    (_FAILED, Reason.TFJOB_FAILED),
+)
 
 
 def job_events(s: ReconcileContext) -> Iterator[EmitEvent]:
     """The events of changes since the start of the pass. Later passes do not repeat them."""
     before = s.before
-    # The Kubernetes Event of the transition, if there is one.
     if _deserves_event(s.job, before, s.status):
         type_ = "Warning" if s.status.phase in _FAILED else reason_row(s.status.reason).event_type
         yield EmitEvent(type_, s.status.reason, s.status.message)
@@ -59,14 +63,11 @@ def _deserves_event(job: Job, before: Status, after: Status) -> bool:
     """Whether a Kubernetes Event is recorded. Expected transitions are in the conditions only."""
     if job.dialect is Dialect.TFJOB_V1 and after.reason in _SAID_BY_OPERATOR:
         return False
-    if _event_key(after) == _event_key(before) or not reason_row(after.reason).is_event:
+    resized = after.reason == Reason.RESIZED and after.message != before.message
+    same = (after.reason, after.attempts) == (before.reason, before.attempts) and not resized
+    if same or not reason_row(after.reason).is_event:
         return False
     return after.reason != Reason.ADMITTED or before.reason not in _STARTED_AT_ONCE
-
-
-def _event_key(status: Status) -> tuple[object, ...]:
-    """The key by which an Event is recorded once. Each resize has its own, with the same reason."""
-    return status.reason, status.attempts, status.message if status.reason == Reason.RESIZED else ""
 
 
 def document_notes(s: ReconcileContext) -> Iterator[EmitEvent]:
@@ -155,14 +156,11 @@ def _phase_events(before: Status, s: ReconcileContext) -> Iterator[EmitEvent]:
     job, after = s.job, s.status
     if before.phase in STOPPED and after.phase in LIVE:
         yield _event(Reason.TFJOB_RESUMED, resumed_text(job))
-    if after.phase in STOPPED and before.phase in LIVE:
-        yield _event(Reason.TFJOB_SUSPENDED, phase_text(job, after, after.phase))
     if after.phase is Phase.RESTARTING and after.attempts != before.attempts:
         yield _event(Reason.TFJOB_RESTARTING, phase_text(job, after, after.phase))
-    if after.phase in SUCCESSFUL and before.phase in LIVE:
-        yield _event(Reason.TFJOB_SUCCEEDED, phase_text(job, after, after.phase))
-    if after.phase in _FAILED and before.phase in LIVE:
-        yield _event(Reason.TFJOB_FAILED, phase_text(job, after, after.phase))
+    for phases, reason in _ENDS if before.phase in LIVE else ():
+        if after.phase in phases:
+            yield _event(reason, phase_text(job, after, after.phase))
     if before.created is None and after.created is not None:
         pods = [spec.pod_spec for spec in s.job.replica_specs]
         if any(pod.get("restartPolicy") for pod in pods):
