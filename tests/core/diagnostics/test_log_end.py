@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tf_dist.core.diagnostics.log_end import exception_line, log_evidence
+from tf_dist.core.diagnostics.log_end import log_evidence
 
 FRAMES = """\
 step=0 loss=0.9
@@ -30,7 +30,7 @@ def test_exception_comes_first_then_own_frame_then_last_lines() -> None:
         "  step=2 loss=0.7  (3 lines like this)",
         "  no luck today",
     ]
-    assert exception_line(FRAMES) == "ValueError: shapes (3,) and (4,) differ"
+    assert log_evidence(FRAMES).splitlines()[0] == "ValueError: shapes (3,) and (4,) differ"
 
 
 def test_message_whose_brackets_are_open_goes_on() -> None:
@@ -46,9 +46,9 @@ def test_message_whose_brackets_are_open_goes_on() -> None:
     whole = (
         "ValueError: Attempt to convert a value (PerReplica:{ … }) with an unsupported type (<class 'PerReplica'>) to "
     )
-    assert exception_line(log) == f"{whole}a Tensor."
+    assert log_evidence(log).splitlines()[0] == f"{whole}a Tensor."
     assert log_evidence(log).splitlines()[-2:] == ["its last lines:", "  ends with ("]
-    assert exception_line([*FRAMES[4:-1], "ValueError: no (", "step=1"]) == "ValueError: no ("
+    assert log_evidence([*FRAMES[4:-1], "ValueError: no (", "step=1"]).splitlines()[0] == "ValueError: no ("
 
 
 def test_last_exception_of_a_chain_counts() -> None:
@@ -71,7 +71,7 @@ def test_last_exception_of_a_chain_counts() -> None:
 
 def test_exception_that_python_ignored_at_exit_is_not_the_reason() -> None:
     ignored = ["Exception ignored in: <function Pool.__del__ at 0x7f>", *FRAMES[4:-1], "OSError: closed"]
-    assert exception_line([*FRAMES, *ignored]) == "ValueError: shapes (3,) and (4,) differ"
+    assert log_evidence([*FRAMES, *ignored]).splitlines()[0] == "ValueError: shapes (3,) and (4,) differ"
 
 
 def test_frames_whose_beginning_was_cut_off_are_still_a_traceback() -> None:
@@ -99,7 +99,7 @@ def test_tensors_and_start_up_lines_of_libraries_are_left_out() -> None:
 
 def test_log_without_exception_stays_as_it_is() -> None:
     assert log_evidence(["one", "out of luck"]) == "one\nout of luck"
-    assert (log_evidence([]), exception_line(["one"])) == ("", "")
+    assert log_evidence([]) == ""
 
 
 def test_drawings_of_a_progress_bar_are_one_line() -> None:

@@ -65,12 +65,6 @@ def log_evidence(lines: Sequence[str]) -> str:
     return "\n".join([_shortened(raised.exception), *raised.place, *before])
 
 
-def exception_line(lines: Sequence[str]) -> str:
-    """``ValueError: …``: the first line of the exception that ended a program; "" if the log has none."""
-    raised, _ = _read(lines)
-    return _shortened(raised.exception) if raised is not None else ""
-
-
 def _read(lines: Sequence[str]) -> tuple[_Traceback | None, list[str]]:
     """The last traceback of a log, and the lines outside of tracebacks."""
     last: _Traceback | None = None

@@ -13,9 +13,9 @@ from typing import Final
 from tf_dist.core.integrations import interface
 from tf_dist.core.integrations.interface import Body
 from tf_dist.core.model.assignment import Verdict
-from tf_dist.core.model.context import ApiResource, Integration, ReconcileContext, ServedApis, Update
+from tf_dist.core.model.context import ApiResource, Integration, ReconcileContext, ServedApis
 from tf_dist.core.model.gang_scheduler import GangScheduler
-from tf_dist.core.model.job import Document, ReplicaId
+from tf_dist.core.model.job import ReplicaId
 
 POD_GROUP: Final = ApiResource(group="scheduling.x-k8s.io", kind="PodGroup", plural="podgroups", versions=("v1alpha1",))
 
@@ -32,10 +32,6 @@ def _wanted(s: ReconcileContext, served: ServedApis) -> Iterator[Body]:
     yield interface.integration_object(s.job, served, POD_GROUP, interface.object_name(s.job), spec)
 
 
-def _updates(s: ReconcileContext, served: ServedApis, there: Document, wanted: Body) -> Iterator[Update]:
-    yield from interface.spec_update(POD_GROUP, there, wanted)
-
-
 def _there(s: ReconcileContext) -> bool:
     return interface.find_object(s, POD_GROUP, interface.object_name(s.job)) is not None
 
@@ -43,11 +39,9 @@ def _there(s: ReconcileContext) -> bool:
 def _verdict(s: ReconcileContext, served: ServedApis) -> Verdict | None:
     if s.status.admission is not None:
         return interface.resize_verdict(s)
-    return (
-        None
-        if not _there(s)
-        else interface.bound_verdict(s) or interface.wait_verdict(s, "the queue of coscheduling", "")
-    )
+    if not _there(s):
+        return None
+    return interface.bound_verdict(s) or interface.wait_verdict(s, "the queue of coscheduling", "")
 
 
 def _decorate(s: ReconcileContext, served: ServedApis, replica: ReplicaId, pod: Body) -> None:
@@ -59,7 +53,7 @@ COSCHEDULING: Final = Integration(
     apis=((POD_GROUP,),),
     pods_first=True,
     wanted=_wanted,
-    updates=_updates,
+    updates=interface.spec_updates,
     verdict=_verdict,
     takes_pods=lambda s, _: _there(s),
     decorate=_decorate,

@@ -58,12 +58,12 @@ def find_object(s: ReconcileContext, api: ApiResource, name: str) -> Document | 
     return there if there is not None and "deletionTimestamp" not in there["metadata"] else None
 
 
-def spec_update(api: ApiResource, there: Document, wanted: Body) -> Iterator[Update]:
+def spec_updates(s: ReconcileContext, served: ServedApis, there: Document, wanted: Body) -> Iterator[Update]:
     """The update of an object whose spec differs from the desired one. Fields of others are not changed."""
-    spec = mapping(there.get("spec"))
+    spec, group = mapping(there.get("spec")), wanted["apiVersion"].partition("/")[0]
     changed = {key: value for key, value in wanted["spec"].items() if not _says(spec.get(key), value)}
     if changed:
-        yield Update(api.key, there["metadata"]["name"], {"spec": changed})
+        yield Update(f"{wanted['kind']}.{group}", there["metadata"]["name"], {"spec": changed})
 
 
 def _says(there: Any, wanted: Any) -> bool:

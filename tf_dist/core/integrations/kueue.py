@@ -41,13 +41,6 @@ PRIORITY: Final = ApiResource(
 _LABEL: Final = "kueue.x-k8s.io/priority-class"
 
 
-def missing_class(job: Job, served: ServedApis) -> str:
-    """The WorkloadPriorityClass that the job names and that is missing or not visible; "" if there is none such."""
-    name = job.labels.get(_LABEL, "")
-    seen = served.assume_served or (PRIORITY.key, name) in served.shared
-    return "" if seen else name
-
-
 def workload_priority(job: Job, served: ServedApis, version: str) -> Body:
     """The priority fields of the Workload; none for a missing class, because Kueue requires its value."""
     name = job.labels.get(_LABEL, "")
@@ -212,7 +205,7 @@ Condition = dict[str, Any]
 _IMMEDIATE_REASONS: Final = frozenset({"Preempted", "NodeFailures"})
 
 
-def workload_status_update(key: str, workload: Document, s: ReconcileContext) -> Iterator[Update]:
+def workload_status_update(workload: Document, s: ReconcileContext) -> Iterator[Update]:
     """The status update that Kueue needs now; none if it is already written."""
     status = mapping(workload.get("status"))
     changed: list[Condition] = []
@@ -236,7 +229,7 @@ def workload_status_update(key: str, workload: Document, s: ReconcileContext) ->
         # Written over what was seen and nothing else: Kueue may have gone on meanwhile.
         metadata = {"resourceVersion": workload["metadata"]["resourceVersion"]}
         patch = {"metadata": metadata, "status": {"conditions": conditions, **fields}}
-        yield Update(key, workload["metadata"]["name"], patch, "status")
+        yield Update(WORKLOAD.key, workload["metadata"]["name"], patch, "status")
 
 
 def _ready(s: ReconcileContext) -> bool:
@@ -279,6 +272,10 @@ def _queue(job: Job) -> str:
     return job.scheduling.queue or _QUEUE
 
 
+def _workload(s: ReconcileContext) -> Document | None:
+    return interface.find_object(s, WORKLOAD, interface.object_name(s.job))
+
+
 def _wanted(s: ReconcileContext, served: ServedApis) -> Iterator[Body]:
     if _lacks_class(s, served):
         return
@@ -291,8 +288,9 @@ def _wanted(s: ReconcileContext, served: ServedApis) -> Iterator[Body]:
 
 def _lacks_class(s: ReconcileContext, served: ServedApis) -> str:
     """The missing priority class that prevents queueing, "" for none. An existing Workload keeps its own."""
-    there = interface.find_object(s, WORKLOAD, interface.object_name(s.job))
-    return missing_class(s.job, served) if there is None and s.status.admission is None else ""
+    name = s.job.labels.get(_LABEL, "")
+    seen = served.assume_served or (PRIORITY.key, name) in served.shared
+    return "" if seen or s.status.admission is not None or _workload(s) is not None else name
 
 
 def _updates(s: ReconcileContext, served: ServedApis, there: Document, wanted: Body) -> Iterator[Update]:
@@ -305,11 +303,11 @@ def _updates(s: ReconcileContext, served: ServedApis, there: Document, wanted: B
             new["podSets"] = wanted["spec"]["podSets"]
         if "podSets" in new or spec.get("queueName") != new["queueName"]:
             yield Update(WORKLOAD.key, there["metadata"]["name"], {"spec": new})
-    yield from workload_status_update(WORKLOAD.key, there, s)
+    yield from workload_status_update(there, s)
 
 
 def _verdict(s: ReconcileContext, served: ServedApis) -> Verdict | None:
-    there = interface.find_object(s, WORKLOAD, interface.object_name(s.job))
+    there = _workload(s)
     if s.status.admission is not None:
         return _taken_back(there)
     queue = f"Kueue's queue {_queue(s.job)}"
@@ -366,7 +364,7 @@ def _message(condition: Any) -> str:
 
 
 def _takes_pods(s: ReconcileContext, served: ServedApis) -> bool:
-    there = interface.find_object(s, WORKLOAD, interface.object_name(s.job))
+    there = _workload(s)
     if s.status.admission is None or there is None or _taken_back(there) is not None:
         return False
     return not missing_flavors(there, served)
@@ -381,7 +379,5 @@ KUEUE: Final = Integration(
     updates=_updates,
     verdict=_verdict,
     takes_pods=_takes_pods,
-    decorate=lambda s, served, replica, pod: decorate_pod(
-        interface.find_object(s, WORKLOAD, interface.object_name(s.job)) or {}, served, replica, pod
-    ),
+    decorate=lambda s, served, replica, pod: decorate_pod(_workload(s) or {}, served, replica, pod),
 )

@@ -14,7 +14,7 @@ from typing import Any, Final
 from tf_dist.core.integrations import interface
 from tf_dist.core.integrations.interface import Body
 from tf_dist.core.model.assignment import Verdict, Wait
-from tf_dist.core.model.context import ApiResource, Integration, ReconcileContext, ServedApis, Update
+from tf_dist.core.model.context import ApiResource, Integration, ReconcileContext, ServedApis
 from tf_dist.core.model.fieldpath import mapping, text
 from tf_dist.core.model.gang_scheduler import GangScheduler
 from tf_dist.core.model.job import Dialect, Document, Job, ReplicaId, ReplicaSpec, priority_class
@@ -73,10 +73,6 @@ def _wanted(s: ReconcileContext, served: ServedApis) -> Iterator[Body]:
     yield interface.integration_object(s.job, served, POD_GROUP, interface.object_name(s.job), spec, for_group)
 
 
-def _updates(s: ReconcileContext, served: ServedApis, there: Document, wanted: Body) -> Iterator[Update]:
-    yield from interface.spec_update(POD_GROUP, there, wanted)
-
-
 def _group(s: ReconcileContext) -> Document | None:
     return interface.find_object(s, POD_GROUP, interface.object_name(s.job))
 
@@ -91,10 +87,9 @@ def _verdict(s: ReconcileContext, served: ServedApis) -> Verdict | None:
     group = _group(s)
     if group is None:
         return None
+    if (bound := interface.bound_verdict(s)) is not None:
+        return bound
     queue = f"Volcano's queue {_queue(s.job)}"
-    place = interface.bound_verdict(s)
-    if place is not None:
-        return place
     if not _phase(group):
         text = "Volcano has not processed its PodGroup yet (is its scheduler running?)"
         return Wait(reason=Reason.WAITING_IN_QUEUE, message=f"waits in {queue}: {text}")
@@ -129,7 +124,7 @@ VOLCANO: Final = Integration(
     apis=((POD_GROUP,),),
     pods_first=True,
     wanted=_wanted,
-    updates=_updates,
+    updates=interface.spec_updates,
     verdict=_verdict,
     takes_pods=_takes_pods,
     decorate=_decorate,

@@ -63,19 +63,17 @@ def _updates(s: ReconcileContext, served: ServedApis, there: Document, wanted: B
     """Updates of a group: only its size may change, and only from v1beta1 on."""
     if _api(served) is WORKLOAD or served.versions[POD_GROUP.key] not in _MATURE:
         return
-    size = {"spec": {"schedulingPolicy": wanted["spec"]["schedulingPolicy"]}}
-    yield from interface.spec_update(POD_GROUP, there, size)
+    size = {"schedulingPolicy": wanted["spec"]["schedulingPolicy"]}
+    yield from interface.spec_updates(s, served, there, {**wanted, "spec": size})
 
 
 def _verdict(s: ReconcileContext, served: ServedApis) -> Verdict | None:
     there = interface.find_object(s, _api(served), _name(s))
     if s.status.admission is not None:
         return _preempted(there) or interface.resize_verdict(s)
-    return (
-        None
-        if there is None
-        else interface.bound_verdict(s) or interface.wait_verdict(s, "the cluster's scheduling queue", _said(there))
-    )
+    if there is None:
+        return None
+    return interface.bound_verdict(s) or interface.wait_verdict(s, "the cluster's scheduling queue", _said(there))
 
 
 def _preempted(there: Document | None) -> Preempt | None:
