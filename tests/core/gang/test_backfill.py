@@ -307,7 +307,6 @@ def drawn(dice: Random) -> Case:
         cache.put(gang(f"w{at}", workers(dice.randint(1, 5), gpu=dice.choice([1, 1, 2])), queue=dice.choice(QUEUES)))
         for at in range(dice.randint(2, 4))
     ]
-    assert cache.assumed_pods is not None
     cache.assumed_pods.settle()
     return Case(cache, free, sorted(gives, key=lambda one: one[0]), left, waiting)
 
@@ -410,7 +409,6 @@ def test_one_after_the_other_they_agree_with_the_definition() -> None:
 
 def state(case: Case) -> object:
     assumed_pods, quotas = case.cache.assumed_pods, case.cache.quotas
-    assert assumed_pods is not None
     return {name: assumed_pods.snapshot.free(name)[GPU] for name in case.free}, [quotas.used(name) for name in QUEUES]
 
 

@@ -59,8 +59,7 @@ def placed_pods(entry: Workload, nodes: NodeAssignments) -> list[PodsOnNode]:
     together: Counter[tuple[PodClass, str]] = Counter()
     for want, placed in zip(wants, nodes, strict=True):
         for node, count in placed.items():
-            if want.shape is not None:
-                together[want.shape, node] += count
+            together[want.shape, node] += count
     return [PodsOnNode(shape, node, count) for (shape, node), count in together.items()]
 
 
@@ -161,17 +160,16 @@ def with_reserved_kept(cache: SchedulerCache, reserved: Sequence[Reservation]) -
 @contextmanager
 def _taken(cache: SchedulerCache, taken: list[tuple[str, Resources, Sequence[PodsOnNode]]]) -> Iterator[None]:
     """Nodes and quota without the taken capacity, by queue."""
-    snapshot = cache.assumed_pods.snapshot if cache.assumed_pods else None
-    mark = snapshot.mark() if snapshot is not None else 0
+    snapshot = cache.assumed_pods.snapshot
+    mark = snapshot.mark()
     for queue, quota, pods in taken:
         cache.quotas.take(queue, quota)
-        for shape, node, count in pods if snapshot is not None else ():
-            snapshot.take(shape, node, count)  # type: ignore[union-attr]
+        for shape, node, count in pods:
+            snapshot.take(shape, node, count)
     try:
         yield
     finally:
-        if snapshot is not None:
-            snapshot.rollback(mark)
+        snapshot.rollback(mark)
         for queue, quota, _ in taken:
             cache.quotas.give(queue, quota)
 
@@ -240,7 +238,7 @@ class Reservations:
             return None
         found: NodeAssignments | None = None
         if not self.made or self._ends_before(entry):
-            found = cache.assumed_pods.look(request, counts) if cache.assumed_pods else [{} for _ in counts]
+            found = cache.assumed_pods.look(request, counts)
             if found is None:
                 return None
             self._make()
@@ -249,9 +247,7 @@ class Reservations:
         self._make()
         known = self._known.at(cache)
         key = request, entry.queue, counts, *self.made
-        if key in known.kept_out or (
-            cache.assumed_pods is not None and cache.assumed_pods.surely_lacks(request, counts)
-        ):
+        if key in known.kept_out or cache.assumed_pods.surely_lacks(request, counts):
             return None
         with with_reserved_kept(cache, self.made):
             found = find_now(cache, entry, counts)
@@ -266,14 +262,14 @@ class Reservations:
         Nothing is taken.
         """
         request, cache = entry.request, self._cache
-        if request is None or (cache.assumed_pods is not None and cache.assumed_pods.surely_lacks(request, counts)):
+        if request is None or cache.assumed_pods.surely_lacks(request, counts):
             return None
         self._make()
         with with_reserved_kept(cache, self.made):
             if not cache.quotas.fits(entry.queue, request.need(counts)):
                 return None
             keep = Counter(node for want in request.wants for node in entry.nodes_by_index(want.type) if node)
-            return cache.assumed_pods.fit(request, counts, keep) if cache.assumed_pods else [{} for _ in counts]
+            return cache.assumed_pods.fit(request, counts, keep)
 
     def taken(self) -> AbstractContextManager[None]:
         """Nodes and quota after all reservations have started."""

@@ -86,8 +86,8 @@ class SchedulerCache:
     """All gangs, with their nodes and quotas. ``sees_nodes`` False: nodes cannot be listed."""
 
     def __init__(self, *, sees_nodes: bool = True) -> None:
-        self.assumed_pods = AssumedPods() if sees_nodes else None
-        """The nodes; None: they cannot be listed."""
+        self.assumed_pods = AssumedPods(sees_nodes=sees_nodes)
+        """The nodes, with the pods assumed on them."""
         self.quotas = Quotas(())
         self.resource_quotas = ResourceQuotaUsage()
         self.queues: Mapping[str, Queue] = {DEFAULT_QUEUE: Queue(name=DEFAULT_QUEUE)}
@@ -120,20 +120,20 @@ class SchedulerCache:
         self.state = 0
         """Increases with changes of the capacity that gangs use or may use."""
         # Requests depend on the nodes that they are made for.
-        self._requests = GangRequests(self.assumed_pods.snapshot.shape if self.assumed_pods is not None else None)
+        self._requests = GangRequests(self.assumed_pods.snapshot.shape)
         self._orphans: Mapping[str, Resources] = {}
         self._rules = 0
 
     @property
     def limits(self) -> tuple[int, int]:
         """A value that changes whenever the maximum for a lone gang may have changed."""
-        return self._rules, self.assumed_pods.layout if self.assumed_pods is not None else -1
+        return self._rules, self.assumed_pods.layout
 
     # -- nodes, queues and quotas --
 
     def put_node(self, node: Node) -> None:
         """Add or update a node."""
-        if self.assumed_pods is not None:
+        if self.assumed_pods.sees_nodes:
             layout = self.assumed_pods.layout
             self.assumed_pods.put_node(node)
             if self.assumed_pods.layout != layout:
@@ -142,21 +142,20 @@ class SchedulerCache:
 
     def remove_node(self, name: str) -> None:
         """Remove a node that is deleted or unschedulable. An unknown node is ignored."""
-        if self.assumed_pods is not None:
-            self.assumed_pods.remove_node(name)
-            self.quotas.put_capacity(self.assumed_pods.capacity)
-            self._changed()
+        self.assumed_pods.remove_node(name)
+        self.quotas.put_capacity(self.assumed_pods.capacity)
+        self._changed()
 
     def put_unavailable(self, nodes: Mapping[str, UnavailableNode]) -> None:
         """Replace the nodes that currently accept no pods."""
-        if self.assumed_pods is not None and nodes != self.assumed_pods.unavailable:
+        if self.assumed_pods.sees_nodes and nodes != self.assumed_pods.unavailable:
             self.assumed_pods.put_unavailable(nodes)
             self._changed()
 
     def put_queues(self, queues: Iterable[Queue]) -> None:
         """Replace all queues. ValueError: two queues with one name."""
         listed = {queue.name: queue for queue in queues}
-        self.quotas = Quotas(queues, self.assumed_pods.capacity if self.assumed_pods else {})
+        self.quotas = Quotas(queues, self.assumed_pods.capacity)
         self.queues = {DEFAULT_QUEUE: Queue(name=DEFAULT_QUEUE)} | listed
         for entry in self.entries.values():
             if entry.held.quota:
@@ -192,7 +191,7 @@ class SchedulerCache:
         node. All are checked when any node has changed, otherwise only gangs that are new, changed or were found.
         """
         pods = self.assumed_pods
-        if pods is None:
+        if not pods.sees_nodes:
             return []
         if self._checked_layout != pods.layout:
             self._checked_layout, self._unchecked = pods.layout, dict(self.unstarted)
@@ -286,16 +285,14 @@ class SchedulerCache:
         if held is not NO_USAGE:
             self.state += bool(held.quota or entry.admitted)
             self.quotas.take(entry.queue, held.quota)
-            if self.assumed_pods is not None:
-                self.assumed_pods.assume(held.assumed, held.unassigned)
+            self.assumed_pods.assume(held.assumed, held.unassigned)
         self._list(entry)
 
     def _leave(self, entry: Workload) -> None:
         if entry.held is not NO_USAGE:
             self.state += bool(entry.held.quota or entry.admitted)
             self.quotas.give(entry.queue, entry.held.quota)
-            if self.assumed_pods is not None:
-                self.assumed_pods.forget(entry.held.assumed, entry.held.unassigned)
+            self.assumed_pods.forget(entry.held.assumed, entry.held.unassigned)
         self._unlist(entry)
 
     def _list(self, entry: Workload) -> None:

@@ -85,7 +85,7 @@ def grow_gangs(cache: SchedulerCache, now: float, policy: AdmissionPolicy) -> li
     heap = [(one.rank, one) for entry in cache.elastic.values() for one in _growths(cache, entry, now, policy)]
     heapify(heap)
     done: list[_Growth] = []
-    mark = cache.assumed_pods.snapshot.mark() if cache.assumed_pods else 0
+    mark = cache.assumed_pods.snapshot.mark()
     while heap:
         _, one = heappop(heap)
         node = _take_one_more(cache, one)
@@ -100,8 +100,7 @@ def grow_gangs(cache: SchedulerCache, now: float, policy: AdmissionPolicy) -> li
             heappush(heap, (one.rank, one))
         else:
             done.append(one)
-    if cache.assumed_pods:
-        cache.assumed_pods.snapshot.rollback(mark)
+    cache.assumed_pods.snapshot.rollback(mark)
     cache.resource_quotas.forget()
     grown: dict[str, list[_Growth]] = {}
     for one in done:
@@ -159,7 +158,7 @@ def _take_one_more(cache: SchedulerCache, one: _Growth) -> str | None:
         return None
     if cache.resource_quotas.beyond(one.entry.gang, one.one_more, more=True) is not None:
         return None
-    if cache.assumed_pods is None or one.want.shape is None:
+    if not cache.assumed_pods.sees_nodes:
         return ""
     snapshot, shape = cache.assumed_pods.snapshot, one.want.shape
     for node, _ in sorted(one.nodes.items(), key=lambda item: (-item[1], item[0])):

@@ -59,7 +59,7 @@ def never_fits_text(
         text = "no node accepts pods now" if unavailable else "the cluster has no node"
     elif not _allowed(nodes, want).any():
         text = f"{needs}, but no node matches its node selector, affinity and tolerations"
-    elif want.shape is not None and nodes.most_ever(want.shape) >= count:
+    elif nodes.most_ever(want.shape) >= count:
         needed = _all(request, request.least)
         text = f"needs {needed}, and even the empty cluster has no capacity for all of them{_where(request)}"
     else:
@@ -74,7 +74,7 @@ def shortage_text(nodes: NodeSnapshot, request: GangRequest, counts: Counts, sho
         missing = f"needs {_all(request, counts)}, and there is no free capacity for all of them{_where(request)}"
         return missing + _refused_text(request)
     want, count = request.wants[short], counts[short]
-    more = count - (nodes.most(want.shape) if want.shape else 0)
+    more = count - nodes.most(want.shape)
     free = _there(nodes, want, whole=False)
     return f"needs {pods_text(want, count)}, {more} more than fit; free: {free}{_refused_text(request)}"
 
@@ -104,7 +104,7 @@ def _where(request: GangRequest) -> str:
 
 def _allowed(nodes: NodeSnapshot, want: PodSetRequest) -> NDArray[np.bool_]:
     """The nodes to which its pods may go."""
-    rows = nodes.mask(want.shape) if want.shape else None
+    rows = nodes.mask(want.shape)
     return np.ones(len(nodes.nodes), np.bool_) if rows is None else rows
 
 
@@ -244,7 +244,7 @@ def _explain_wait(
     reason, message = _blocked(cache, entry, request, counts) if lack is None else (lack.reason, str(lack))
 
     def counts_as_ahead(group: EquivalentGangs) -> bool:  # not those that can never start
-        return cache.assumed_pods is None or cache.assumed_pods.never(group.request) is None
+        return cache.assumed_pods.never(group.request) is None
 
     number, ahead = pending.ahead(entry.uid, counts_as_ahead)
     first: list[JobKey] = []
@@ -282,8 +282,8 @@ def unsatisfiable(cache: SchedulerCache, entry: Workload, request: GangRequest) 
     if lack is not None and lack.never:
         return Wait(reason=Reason.NEVER_FITS, message=str(lack))
     assumed_pods = cache.assumed_pods
-    lacking = assumed_pods.never(request) if assumed_pods is not None else None
-    if assumed_pods is None or lacking is None:
+    lacking = assumed_pods.never(request)
+    if lacking is None:
         return None
     unavailable = assumed_pods.unavailable
     if assumed_pods.fits_with_unavailable(request):
@@ -295,14 +295,13 @@ def unsatisfiable(cache: SchedulerCache, entry: Workload, request: GangRequest) 
 
 def _blocked(cache: SchedulerCache, entry: Workload, request: GangRequest, counts: Counts) -> tuple[Reason, str]:
     assumed_pods = cache.assumed_pods
-    if assumed_pods is not None:
-        version, said = request.said.get(counts, (-1, ""))
-        if version == assumed_pods.version:
-            return Reason.WAITING_FOR_CAPACITY, said
-        if assumed_pods.look(request, counts) is None:
-            said = shortage_text(assumed_pods.snapshot, request, counts, assumed_pods.short(request, counts))
-            request.said[counts] = assumed_pods.version, said
-            return Reason.WAITING_FOR_CAPACITY, said
+    version, said = request.said.get(counts, (-1, ""))
+    if version == assumed_pods.version:
+        return Reason.WAITING_FOR_CAPACITY, said
+    if assumed_pods.look(request, counts) is None:
+        said = shortage_text(assumed_pods.snapshot, request, counts, assumed_pods.short(request, counts))
+        request.said[counts] = assumed_pods.version, said
+        return Reason.WAITING_FOR_CAPACITY, said
     if cache.queues[entry.queue].order is QueueingStrategy.STRICT_FIFO:
         return Reason.WAITING_IN_QUEUE, "it would fit, but its queue is served strictly in order"
     return Reason.RESERVED, "it would fit, but the capacity is reserved for gangs that have waited longer"

@@ -198,14 +198,12 @@ class _Planner:
 
     def _needed_on(self, nodes: NodeAssignments, steps: list[Release]) -> list[Release]:
         """The steps that are needed on these nodes. The most important gangs are spared first."""
-        cache, need = self.cache, self.need
+        cache, need, snapshot = self.cache, self.need, self.cache.assumed_pods.snapshot
         pods = placed_pods(self.entry, nodes)
         named = {one.node for one in pods}
-        mark = 0
-        if cache.assumed_pods is not None:
-            mark = cache.assumed_pods.snapshot.mark()
-            for shape, node, count in pods:
-                cache.assumed_pods.snapshot.take(shape, node, count)
+        mark = snapshot.mark()
+        for shape, node, count in pods:
+            snapshot.take(shape, node, count)
         spared: set[int] = set()
         evicted: set[str] = set()
         reclaimed = Counter(step.entry.queue for step in steps if self._reclaims(step))
@@ -222,8 +220,7 @@ class _Planner:
             cache.quotas.give(step.entry.queue, step.quota)
             if not step.type:
                 evicted.add(step.entry.uid)
-        if cache.assumed_pods is not None:
-            cache.assumed_pods.snapshot.rollback(mark)
+        snapshot.rollback(mark)
         for at in spared:
             cache.quotas.give(steps[at].entry.queue, steps[at].quota)
         return [step for at, step in enumerate(steps) if at not in spared]
@@ -268,7 +265,7 @@ def _surplus(
     for _, entry, want, nodes in sorted(order, key=lambda one: one[0]):
         while len(nodes) > floor(want):
             node = nodes.pop()
-            pods = [PodsOnNode(want.shape, node, 1)] if node and want.shape is not None else []
+            pods = [PodsOnNode(want.shape, node, 1)] if node else []
             yield Release(entry, pods, want.member.requests, want.type)
 
 
@@ -287,8 +284,7 @@ def issue_preemptions(cache: SchedulerCache, plan: PreemptionPlan, entry: Worklo
         pods: list[PodsOnNode] = []
         for want in victim.request.wants if victim.request else ():
             last = last_nodes(victim.nodes_by_index(want.type), fewer.get(want.type, 0))
-            if want.shape is not None:
-                pods += [PodsOnNode(want.shape, node, count) for node, count in sorted(last.items()) if node]
+            pods += [PodsOnNode(want.shape, node, count) for node, count in sorted(last.items()) if node]
         gone = total_resources((member.requests, fewer.get(member.type, 0)) for member in victim.gang.members)
         cache.release(victim, pods, gone)
     for victim in plan.whole:

@@ -14,7 +14,7 @@ from tf_dist.core.gang import elastic, messages, preemption
 from tf_dist.core.gang.backfill import ReservationCache, Reservations
 from tf_dist.core.gang.cache import SchedulerCache
 from tf_dist.core.gang.messages import explain_wait, unsatisfiable
-from tf_dist.core.gang.placement.assumed_pods import AssumedPods, NodeAssignments
+from tf_dist.core.gang.placement.assumed_pods import NodeAssignments
 from tf_dist.core.gang.placement.pod_sets import Counts, GangRequest
 from tf_dist.core.gang.queue import FairSharingIterator, PendingQueues, QueueIterator
 from tf_dist.core.gang.quota import QueueUsage, queue_usage
@@ -134,8 +134,7 @@ class Scheduler:
         self._new.update(entry.gang.job_uid for entry in tries_again)  # it waits for another reason now
         if self._seen == self.cache.changes and not woken and now < self._due:
             return Decisions()
-        if self.cache.assumed_pods is not None:
-            self.cache.assumed_pods.settle()
+        self.cache.assumed_pods.settle()
         self._seen = self.cache.changes
         self._due = self._pending.next_wake()
         verdicts: dict[str, Verdict] = {}
@@ -216,8 +215,8 @@ class Scheduler:
     @property
     def nodes(self) -> list[Node]:
         """The nodes that accept pods, by name, without assumed pods."""
-        snapshot = self.cache.assumed_pods.snapshot if self.cache.assumed_pods else None
-        return [snapshot.node(name) for name in snapshot.nodes] if snapshot else []
+        snapshot = self.cache.assumed_pods.snapshot
+        return [snapshot.node(name) for name in snapshot.nodes]
 
 
 def _queue_facts_key(gang: Gang) -> tuple[object, ...]:
@@ -259,7 +258,7 @@ class SchedulingCycle:
         # By job, the fallback with which it starts in this cycle, unless a better way comes up and fits.
         self._provisional: dict[str, Gang] = {}
         self._is_idle = self._has_preempted = self._has_exchanged = False
-        self._failed_searches = self._count_failed_searches()
+        self._failed_searches = cache.assumed_pods.failed_searches
 
     def run(self, limit: float = inf) -> None:
         """Decide; about ``limit`` verdicts at most."""
@@ -316,7 +315,7 @@ class SchedulingCycle:
         """Whether another cycle without changes would decide nothing."""
         if self._has_exchanged or self._reservations or len(self._pending.queues) > 1:
             return False
-        if self._failed_searches != self._count_failed_searches() or self._has_preempted:
+        if self._failed_searches != self._cache.assumed_pods.failed_searches or self._has_preempted:
             return False
         return all(isinstance(verdict, Admit) for verdict in self.verdicts.values())
 
@@ -336,9 +335,6 @@ class SchedulingCycle:
             times.append(elastic.growth_allowed_at(self._cache, policy))
             times += [elastic.resize_cooldown_until(entry, policy) for entry in self._cache.elastic.values()]
         return min((time for time in times if time > self.now), default=inf)
-
-    def _count_failed_searches(self) -> int:
-        return self._cache.assumed_pods.failed_searches if self._cache.assumed_pods else 0
 
     # -- heads --
 
@@ -428,7 +424,7 @@ class SchedulingCycle:
             return True
         if not self._cache.quotas.could_fit(entry.queue, request.need(request.least)):
             return True
-        return self._cache.assumed_pods is not None and self._cache.assumed_pods.never(request) is not None
+        return self._cache.assumed_pods.never(request) is not None
 
     # -- nominate and admit --
 
@@ -457,7 +453,7 @@ class SchedulingCycle:
         return list(self._choices(entry))[-1]
 
     def _is_known_to_lack(self, entry: Workload, counts: Counts) -> bool:
-        return self._cache.assumed_pods is not None and self._cache.assumed_pods.lacks(_request(entry), counts)
+        return self._cache.assumed_pods.lacks(_request(entry), counts)
 
     def _find(self, entry: Workload, counts: Counts) -> NodeAssignments | None:
         if self._cache.resource_quotas.beyond(entry.gang, counts, more=entry.admitted) is not None:
@@ -574,9 +570,6 @@ class SchedulingCycle:
         no nodes are assigned. They count wherever there is capacity, until the cluster's scheduler has found nodes. If
         a topology domain is required, the reconciler decides.
         """
-        pods = self._cache.assumed_pods
-        if pods is None:
-            return
         found = self._cache.on_closed_nodes()
         for entry, left in sorted(found, key=lambda one: (-one[0].gang.priority, one[0].changed_at, one[0].uid)):
             locality = entry.gang.locality
@@ -586,20 +579,21 @@ class SchedulingCycle:
                 self.awaits_confirmation = True
                 continue
             try:
-                self._assign_other_nodes(pods, entry, left)
+                self._assign_other_nodes(entry, left)
             except Exception as error:
                 raise GangDecisionError(entry.uid, error) from error
         if self.verdicts:
-            pods.settle()
+            self._cache.assumed_pods.settle()
 
-    def _assign_other_nodes(self, pods: AssumedPods, entry: Workload, left: dict[str, Counter[str]]) -> None:
+    def _assign_other_nodes(self, entry: Workload, left: dict[str, Counter[str]]) -> None:
         """Give up the nodes ``left``, and assign others to these pods, if there are any."""
         gang, request, assigned = entry.gang, _request(entry), entry.gang.assigned
         if assigned is None:
             return
         placement = {type_: Counter(nodes) - left.get(type_, Counter()) for type_, nodes in assigned.placement.items()}
         counts = tuple(left.get(want.type, Counter()).total() for want in request.wants)
-        found = pods.fit(request, counts, keep=sum(placement.values(), Counter())) if gang.pinned else None
+        keep = sum(placement.values(), Counter[str]())
+        found = self._cache.assumed_pods.fit(request, counts, keep) if gang.pinned else None
         for want, nodes in zip(request.wants, found or (), strict=False):
             placement[want.type] = placement.get(want.type, Counter()) + Counter(nodes)
         chosen = {type_: dict(sorted(nodes.items())) for type_, nodes in placement.items() if nodes}
@@ -643,9 +637,8 @@ class SchedulingCycle:
             if nodes is not None:
                 gang = elastic.with_more(entry, *self._largest(entry, counts, missing, nodes), self.now)
                 self._resize(gang, messages.rest_text)
-                if self._cache.assumed_pods is not None:
-                    # Gangs that are decided next must not get what is counted for pods without assigned nodes.
-                    self._cache.assumed_pods.settle()
+                # Gangs that are decided next must not get what is counted for pods without assigned nodes.
+                self._cache.assumed_pods.settle()
                 return
 
     def _resize(self, gang: Gang, text: Callable[[Sizes, Sizes], str]) -> None:

@@ -46,12 +46,11 @@ class WhatIf:
 
     def to(self, count: int) -> int:
         """Assume ``count`` steps as done. Returns their number, if there are fewer."""
-        nodes = self._cache.assumed_pods
+        snapshot = self._cache.assumed_pods.snapshot
         if count < self.count:
             for step in reversed(self._known[count : self.count]):
                 self._cache.quotas.take(step.entry.queue, step.quota)
-            if nodes is not None:
-                nodes.snapshot.rollback(self._marks[count])
+            snapshot.rollback(self._marks[count])
             del self._marks[count:]
         while self.count < count:
             if self.count == len(self._known):
@@ -61,10 +60,10 @@ class WhatIf:
                 self._known.append(more)
             step = self._known[self.count]
             self._cache.quotas.give(step.entry.queue, step.quota)
-            self._marks.append(nodes.snapshot.mark() if nodes is not None else 0)
-            for shape, node, number in step.pods if nodes is not None else ():
-                if node in nodes.snapshot:  # type: ignore[union-attr]
-                    nodes.snapshot.give(shape, node, number)  # type: ignore[union-attr]
+            self._marks.append(snapshot.mark())
+            for shape, node, number in step.pods:
+                if node in snapshot:
+                    snapshot.give(shape, node, number)
         return self.count
 
     def __enter__(self) -> Self:
@@ -78,8 +77,6 @@ def retake(cache: SchedulerCache, step: Release, nodes: Container[str]) -> bool:
     """Take back the capacity of a step if ``nodes`` have enough. Returns whether they had; otherwise nothing
     changes.
     """
-    if cache.assumed_pods is None:
-        return True
     snapshot = cache.assumed_pods.snapshot
     here = [pods for pods in step.pods if pods.node in nodes and pods.node in snapshot]
     mark = snapshot.mark()
@@ -98,8 +95,6 @@ def find_now(cache: SchedulerCache, entry: Workload, counts: Counts) -> NodeAssi
     request = entry.request
     if request is None or not cache.quotas.fits(entry.queue, request.need(counts)):
         return None
-    if cache.assumed_pods is None:
-        return [{} for _ in counts]
     return None if cache.assumed_pods.short(request, counts) is not None else cache.assumed_pods.fit(request, counts)
 
 
@@ -114,13 +109,16 @@ def fewest_releases(
     found = find_now(cache, entry, counts)
     high, more = supposing.count, 1
     low = high - 1
-    missing = _missing(cache, entry, counts)
+    request = entry.request
+    if request is None:
+        return found
+    missing = cache.assumed_pods.missing(request, counts)
     while found is None:
         low, high = high, supposing.to(high + more)
         if high == low:
             return None
         found = find_now(cache, entry, counts)
-        left = _missing(cache, entry, counts)
+        left = cache.assumed_pods.missing(request, counts)
         brought, missing = missing - left, left
         # Rounded up: with as many steps again for every pod that these brought, none is missing.
         more = min(-(-left * (high - low) // brought), 8 * (high - low)) if left and brought > 0 else 2 * more
@@ -135,12 +133,3 @@ def fewest_releases(
         middle = (low + high) // 2
     supposing.to(high)
     return found
-
-
-def _missing(cache: SchedulerCache, entry: Workload, counts: Counts) -> int:
-    """The number of pods that do not fit, for the member with most of them."""
-    if cache.assumed_pods is None or entry.request is None:
-        return 0
-    snapshot = cache.assumed_pods.snapshot
-    wants = zip(entry.request.wants, counts, strict=True)
-    return max((count - snapshot.most(want.shape, count) for want, count in wants if want.shape and count), default=0)

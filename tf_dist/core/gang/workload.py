@@ -77,8 +77,7 @@ def usage_of(gang: Gang, request: GangRequest | None) -> Usage:
     else:
         held = Usage(quota=remaining, remaining_quota=remaining)
     for want in request.wants if request else ():
-        if want.shape is not None:
-            _add(held, gang, want, want.shape)
+        _add(held, gang, want)
     return held
 
 
@@ -100,7 +99,8 @@ def _placed(gang: Gang, type_: str) -> Mapping[str, int]:
     return gang.assigned.placement.get(type_, {}) if gang.assigned else {}
 
 
-def _add(held: Usage, gang: Gang, want: PodSetRequest, shape: PodClass) -> None:
+def _add(held: Usage, gang: Gang, want: PodSetRequest) -> None:
+    shape = want.shape
     bound, outgoing = _present(gang, want.member)
     wanted, there = _wanted(gang, want.member), sum(bound.values())
     to_come, assumed = max(0, wanted - there), list[PodsOnNode]()

@@ -22,9 +22,10 @@ _NOWHERE: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 class AssumedPods:
-    """Nodes and the pods assumed on them."""
+    """Nodes and the pods assumed on them. ``sees_nodes`` False: nodes cannot be listed, and any pods fit."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, sees_nodes: bool = True) -> None:
+        self.sees_nodes = sees_nodes
         self.snapshot = NodeSnapshot(())
         """The nodes, without the capacity of assumed pods."""
         self.capacity: dict[str, Decimal] = {}
@@ -178,18 +179,25 @@ class AssumedPods:
 
     def fit(self, request: GangRequest, counts: Counts, keep: Mapping[str, int] = _NOWHERE) -> NodeAssignments | None:
         """Like ``look``, without the cache: for hypothetical capacity, or with nodes to ``keep``."""
-        found = _try(self.snapshot, request, counts, keep)
+        found = _try(self.snapshot, request, counts, keep) if self.sees_nodes else [{} for _ in counts]
         return None if isinstance(found, int) else found
 
     def short(self, request: GangRequest, counts: Counts) -> int | None:
         """The number of the first member that does not fit even alone, or None."""
-        wants = enumerate(_pairs(request, counts))
+        wants = enumerate(_pairs(request, counts)) if self.sees_nodes else ()
         return next((at for at, (shape, count) in wants if self.snapshot.most(shape) < count), None)
+
+    def missing(self, request: GangRequest, counts: Counts) -> int:
+        """The number of pods that do not fit, for the member with most of them."""
+        wants = _pairs(request, counts) if self.sees_nodes else ()
+        return max((count - self.snapshot.most(shape, count) for shape, count in wants if count), default=0)
 
     def never(self, request: GangRequest) -> int | None:
         """The number of the member that does not fit together with the others, even on empty nodes and with
         minimums.
         """
+        if not self.sees_nodes:
+            return None
         if request.never[0] != self.layout:
             self._empty = self._empty or self.snapshot.emptied()
             found = _try(self._empty, request, request.least)
@@ -216,4 +224,4 @@ def _try(
 
 
 def _pairs(request: GangRequest, counts: Counts) -> list[tuple[PodClass, int]]:
-    return [(want.shape, count) for want, count in zip(request.wants, counts, strict=True) if want.shape is not None]
+    return [(want.shape, count) for want, count in zip(request.wants, counts, strict=True)]

@@ -167,8 +167,8 @@ class PodSetRequest:
 
     member: PodSet
     """The member of the job."""
-    shape: PodClass | None
-    """The class of its pods; None: nodes are not visible."""
+    shape: PodClass
+    """The class of its pods."""
     least: int
     """The size to which the gang may shrink."""
     count: int
@@ -239,9 +239,9 @@ def total_resources(parts: Iterable[tuple[Resources, int]]) -> dict[str, Decimal
 
 
 class GangRequests:
-    """All distinct requests. ``shape_of``: the class of a member's pods; None: nodes are not visible."""
+    """All distinct requests. ``shape_of``: the class of a member's pods."""
 
-    def __init__(self, shape_of: Callable[[PodSet], PodClass] | None = None) -> None:
+    def __init__(self, shape_of: Callable[[PodSet], PodClass]) -> None:
         self._shape_of = shape_of
         self._known: dict[tuple[object, ...], GangRequest] = {}
         # By the identity of the members, which it keeps.
@@ -269,7 +269,7 @@ class GangRequests:
         most = member.count if member.most is None else max(member.most, member.count)
         start = least if member.start is None else max(0, min(member.start, least))
         try:
-            shape = self._shape_of(member) if self._shape_of else None
+            shape = self._shape_of(member)
         except InvalidConstraints as error:
             raise InvalidConstraints(f"{member.type}: {error}") from error
         return PodSetRequest(member, shape, least, member.count, most, start)
