@@ -246,7 +246,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "one-pod-too-many",
-        "core/gang/workload.py",
+        "core/gang/cache.py",
         "to_come, assumed = max(0, wanted - there), list[PodsOnNode]()",
         "to_come, assumed = max(0, wanted - there - 1), list[PodsOnNode]()",
         "gangs are admitted for which one pod has no room",
@@ -274,7 +274,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "done-replicas-keep-their-place",
-        "core/gang/workload.py",
+        "core/gang/cache.py",
         "return max(0, assigned_count(gang, member) - gang.done.get(member.type, 0)) if gang.assigned else 0",
         "return assigned_count(gang, member) if gang.assigned else 0",
         "a gang waits for room of replicas that are done",

@@ -10,8 +10,7 @@ import pytest
 from tf_dist.core.dialects.queue_resource import parse_queue
 from tf_dist.core.dialects.volcano_queue import convert_queues, is_volcano_queue, served_queues
 from tf_dist.core.gang.quota import Quotas
-from tf_dist.core.gang.resources.admission_config import admission_config
-from tf_dist.core.gang.resources.namespace_selector import namespace_mismatch
+from tf_dist.core.gang.resources.admission_config import admission_config, namespace_mismatch
 from tf_dist.errors import InvalidQueue
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.core.builders import START, replicas, template, v1_job
 from tf_dist.core.gang.admission import AdmissionChanges, Admitter
-from tf_dist.core.gang.resources.namespace_selector import LabelsOf
+from tf_dist.core.gang.resources.admission_config import LabelsOf
 from tf_dist.core.gang.resources.resource_quota import ResourceQuotas
 from tf_dist.core.gang.types import NO_ADMISSION_CONFIG, AdmissionConfig, AdmissionRequest, Gang, Node
 from tf_dist.core.model.assignment import Verdict

@@ -28,10 +28,9 @@ from tests.core.gang.gangs import (
     workers,
 )
 from tf_dist.core.gang.backfill import Reservation, make_reservation, with_reserved_kept, with_reserved_taken
-from tf_dist.core.gang.cache import SchedulerCache
+from tf_dist.core.gang.cache import SchedulerCache, Workload
 from tf_dist.core.gang.placement.pod_sets import PodsOnNode
 from tf_dist.core.gang.types import AdmissionPolicy, Gang
-from tf_dist.core.gang.workload import Workload
 from tf_dist.core.model.assignment import Admit
 from tf_dist.core.model.gang_queue import QueueingStrategy
 

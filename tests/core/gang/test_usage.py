@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from tests.core.gang.gangs import gang, member, node, placed
+from tf_dist.core.gang.cache import assigned_counts, subtract_pods, usage_of
 from tf_dist.core.gang.placement.node_snapshot import NodeSnapshot
 from tf_dist.core.gang.placement.pod_sets import GangRequests, PodClassRegistry, PodsOnNode
-from tf_dist.core.gang.workload import assigned_counts, subtract_pods, usage_of
 
 _SHAPE = PodClassRegistry().shape(member("w", 1, cpu=1))
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from tf_dist.core.gang.gang_builder import build_gang, gang_with_problem, refused_priority_class
 from tf_dist.core.gang.placement.anti_affinity import ExclusiveResources
 from tf_dist.core.gang.quota import QueueUsage
-from tf_dist.core.gang.resources.namespace_selector import LabelsOf, NamespaceMatcher
+from tf_dist.core.gang.resources.admission_config import LabelsOf, NamespaceMatcher
 from tf_dist.core.gang.resources.pod_index import PodIndex
 from tf_dist.core.gang.resources.pod_requests import add_resources
 from tf_dist.core.gang.resources.resource_quota import ResourceQuotas, gang_quota_usage

@@ -14,12 +14,17 @@ from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Final
 
-from tf_dist.core.gang.cache import SchedulerCache, expected_end
-from tf_dist.core.gang.placement.assumed_pods import NodeAssignments
+from tf_dist.core.gang.cache import (
+    SchedulerCache,
+    Workload,
+    assigned_count,
+    assigned_counts,
+    assigned_placement,
+    expected_end,
+)
 from tf_dist.core.gang.placement.pod_sets import Counts, PodSetRequest
-from tf_dist.core.gang.placement.search import place_gang
+from tf_dist.core.gang.placement.search import NodeAssignments, place_gang
 from tf_dist.core.gang.types import AdmissionPolicy, AssignedPods, Gang
-from tf_dist.core.gang.workload import Workload, assigned_count, assigned_counts, assigned_placement
 
 _SYNC_OVERHEAD: Final = 0.03
 """Each further worker slows down all workers by this fraction, so further workers gain less and less."""

@@ -11,13 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tf_dist.core.gang.backfill import ReservationCache
-from tf_dist.core.gang.cache import SchedulerCache
+from tf_dist.core.gang.cache import EquivalentGangs, SchedulerCache, Workload
 from tf_dist.core.gang.placement.node_snapshot import NodeSnapshot
 from tf_dist.core.gang.placement.pod_sets import Counts, GangRequest, PodSetRequest
 from tf_dist.core.gang.placement.predicates import REFUSED_NODES
 from tf_dist.core.gang.queue import PendingQueues
 from tf_dist.core.gang.types import AdmissionPolicy, Gang, Resources, UnavailableNode
-from tf_dist.core.gang.workload import EquivalentGangs, Workload
 from tf_dist.core.model import timestamps
 from tf_dist.core.model.assignment import Sizes, Wait, replica_change_text
 from tf_dist.core.model.gang_queue import QueueingStrategy

@@ -14,14 +14,27 @@ from heapq import merge
 from typing import Final
 
 from tf_dist.core.gang import messages
-from tf_dist.core.gang.backfill import placed_pods, releases_underway
-from tf_dist.core.gang.cache import SchedulerCache
-from tf_dist.core.gang.placement.assumed_pods import NodeAssignments
+from tf_dist.core.gang.backfill import (
+    Release,
+    WhatIf,
+    fewest_releases,
+    find_now,
+    placed_pods,
+    releases_underway,
+    retake,
+)
+from tf_dist.core.gang.cache import (
+    SchedulerCache,
+    Workload,
+    assigned_counts,
+    assigned_placement,
+    last_nodes,
+    subtract_pods,
+)
 from tf_dist.core.gang.placement.pod_sets import Counts, PodSetRequest, PodsOnNode, total_resources
+from tf_dist.core.gang.placement.search import NodeAssignments
 from tf_dist.core.gang.resources.pod_requests import add_resources, subtract_resources
 from tf_dist.core.gang.types import AdmissionPolicy, Resources
-from tf_dist.core.gang.what_if import Release, WhatIf, fewest_releases, find_now, retake
-from tf_dist.core.gang.workload import Workload, assigned_counts, assigned_placement, last_nodes, subtract_pods
 from tf_dist.core.model.assignment import Preempt, Resize, Verdict
 from tf_dist.core.model.gang_queue import PreemptionPolicy
 

@@ -18,9 +18,9 @@ from math import frexp, inf
 from types import MappingProxyType
 from typing import Any
 
+from tf_dist.core.gang.cache import EquivalentGangs, Rank, Workload
 from tf_dist.core.gang.quota import Quotas, Share
 from tf_dist.core.gang.types import AdmissionPolicy, Gang
-from tf_dist.core.gang.workload import EquivalentGangs, Rank, Workload
 
 
 @dataclass(slots=True, eq=False)

@@ -12,14 +12,13 @@ from math import inf
 
 from tf_dist.core.gang import elastic, messages, preemption
 from tf_dist.core.gang.backfill import ReservationCache, Reservations
-from tf_dist.core.gang.cache import SchedulerCache
+from tf_dist.core.gang.cache import EquivalentGangs, SchedulerCache, Workload, assigned_counts
 from tf_dist.core.gang.messages import explain_wait, unsatisfiable
-from tf_dist.core.gang.placement.assumed_pods import NodeAssignments
 from tf_dist.core.gang.placement.pod_sets import Counts, GangRequest
+from tf_dist.core.gang.placement.search import NodeAssignments
 from tf_dist.core.gang.queue import FairSharingIterator, PendingQueues, QueueIterator
 from tf_dist.core.gang.quota import QueueUsage, queue_usage
 from tf_dist.core.gang.types import AdmissionPolicy, AssignedPods, Gang, GangDecisionError, Node
-from tf_dist.core.gang.workload import EquivalentGangs, Workload, assigned_counts
 from tf_dist.core.model.assignment import Admit, Resize, Sizes, Verdict, Wait
 from tf_dist.core.model.gang_queue import QueueingStrategy
 from tf_dist.core.model.reasons import Reason

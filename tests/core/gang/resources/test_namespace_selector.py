@@ -12,7 +12,7 @@ import pytest
 from tests.core.builders import v1_job
 from tests.core.gang.gangs import World, gang, message, node, placed, queue, reason, workers
 from tests.core.gang.stored import admitter_of, seen
-from tf_dist.core.gang.resources.namespace_selector import NamespaceMatcher, namespace_mismatch
+from tf_dist.core.gang.resources.admission_config import NamespaceMatcher, namespace_mismatch
 from tf_dist.core.gang.types import AdmissionConfig, AdmissionRequest
 from tf_dist.core.model.assignment import Wait
 from tf_dist.core.model.gang_queue import Queue, QueueingStrategy
