@@ -20,7 +20,7 @@ from tf_dist.cluster.api import LEASES, NODES, PODS, TFJOBS, Object
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.controller.controller import Controller
 from tf_dist.controller.manager import tune_garbage_collector
-from tf_dist.controller.observability.metrics_interface import MetricsRecorder
+from tf_dist.controller.observability.metrics_interface import Metric, MetricsRecorder
 from tf_dist.controller.settings import ControllerSettings
 from tf_dist.core.gang.messages import queue_position_text
 from tf_dist.core.model import names
@@ -50,10 +50,9 @@ class Looks(MetricsRecorder):
         super().__init__()
         self.count = 0
 
-    def reconciled(self, seconds: float) -> None:
+    def record(self, metric: Metric, *labels: str, value: float = 1.0) -> None:
         """It has, once more."""
-        super().reconciled(seconds)
-        self.count += 1
+        self.count += metric is Metric.RECONCILE_SECONDS
 
 
 class Scene:

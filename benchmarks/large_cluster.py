@@ -24,7 +24,7 @@ from tf_dist.cluster.client.rest import RestCluster
 from tf_dist.controller.controller import Controller
 from tf_dist.controller.leases.leadership import Standalone
 from tf_dist.controller.manager import tune_garbage_collector
-from tf_dist.controller.observability.metrics_interface import MetricsRecorder
+from tf_dist.controller.observability.metrics_interface import Metric, MetricsRecorder
 from tf_dist.controller.settings import ControllerSettings
 
 JOBS: Final = 5_000
@@ -271,9 +271,9 @@ class Looked(MetricsRecorder):
 
     count = 0
 
-    def reconciled(self, seconds: float) -> None:
+    def record(self, metric: Metric, *labels: str, value: float = 1.0) -> None:
         """Count one."""
-        self.count += 1
+        self.count += metric is Metric.RECONCILE_SECONDS
 
     def at_rest(self) -> bool:
         """Whether jobs are looked at only as all are from time to time."""

@@ -25,7 +25,7 @@ from tf_dist.controller.controller import Controller
 from tf_dist.controller.informers.informer_set import InformerSet
 from tf_dist.controller.leases.leadership import LeadershipLost
 from tf_dist.controller.observability.events import EventRecorder
-from tf_dist.controller.observability.metrics_interface import MetricsRecorder
+from tf_dist.controller.observability.metrics_interface import Metric, MetricsRecorder
 from tf_dist.controller.plan_executor import NameConflict, PlanExecutor
 from tf_dist.controller.settings import ControllerContext, ControllerSettings, JobRef
 from tf_dist.core.model import names
@@ -41,8 +41,10 @@ class Results(MetricsRecorder):
     def __init__(self) -> None:
         self.acted_on: list[tuple[str, str]] = []
 
-    def acted(self, kind: str, result: str) -> None:
-        self.acted_on.append((kind, result))
+    def record(self, metric: Metric, *labels: str, value: float = 1.0) -> None:
+        if metric is Metric.ACTIONS:
+            kind, result = labels
+            self.acted_on.append((kind, result))
 
 
 class Bench:

@@ -10,7 +10,7 @@ from tests.controller.harness import World, disturbed, running, tfjob
 from tests.waiting import until
 from tf_dist.cluster.api import PODS, Resource
 from tf_dist.controller.controller import Controller
-from tf_dist.controller.observability.metrics_interface import MetricsRecorder
+from tf_dist.controller.observability.metrics_interface import Metric, MetricsRecorder
 from tf_dist.core.model.usage import Usage
 from tf_dist.errors import Conflict, Forbidden, NotFound, Unavailable
 
@@ -19,8 +19,8 @@ class Failures(MetricsRecorder):
     def __init__(self) -> None:
         self.counted: list[str] = []
 
-    def reconcile_failed(self, error: str) -> None:
-        self.counted.append(error)
+    def record(self, metric: Metric, *labels: str, value: float = 1.0) -> None:
+        self.counted += labels if metric is Metric.RECONCILE_ERRORS else ()
 
 
 @pytest.mark.parametrize(
@@ -82,8 +82,8 @@ class Passes(MetricsRecorder):
     def __init__(self) -> None:
         self.count = 0
 
-    def reconciled(self, seconds: float) -> None:
-        self.count += 1
+    def record(self, metric: Metric, *labels: str, value: float = 1.0) -> None:
+        self.count += metric is Metric.RECONCILE_SECONDS
 
 
 def test_what_a_pass_has_written_itself_has_no_job_looked_at() -> None:

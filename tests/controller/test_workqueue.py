@@ -19,7 +19,7 @@ from tests.waiting import until
 from tf_dist.cluster.api import PODS, TFJOBS, Resource
 from tf_dist.cluster.client.workqueue import Lane, ResyncSchedule, TokenBucket, WorkQueue
 from tf_dist.controller.controller import Controller
-from tf_dist.controller.observability.metrics_interface import MetricsRecorder
+from tf_dist.controller.observability.metrics_interface import Metric, MetricsRecorder
 from tf_dist.controller.settings import ControllerSettings, JobRef
 from tf_dist.errors import Unavailable
 
@@ -280,8 +280,8 @@ class Looks(MetricsRecorder):
     def __init__(self) -> None:
         self.total = 0
 
-    def reconciled(self, seconds: float) -> None:
-        self.total += 1
+    def record(self, metric: Metric, *labels: str, value: float = 1.0) -> None:
+        self.total += metric is Metric.RECONCILE_SECONDS
 
 
 @pytest.fixture

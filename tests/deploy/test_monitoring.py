@@ -11,9 +11,8 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.controller.observability.test_metrics import CALLS
+from tests.controller.observability.test_metrics import busy_recorder
 from tests.deploy.manifests import CHART, of_kind, rendered
-from tf_dist.controller.observability.prometheus_metrics import PrometheusRecorder
 
 ROOT = Path(__file__).parents[2]
 ALERTS = yaml.safe_load((CHART / "files/alerts.yaml").read_text())
@@ -24,9 +23,7 @@ OF_TARGETS = {"job", "namespace", "pod", "instance", "service"}
 
 def exposed() -> dict[str, tuple[str, set[str]]]:
     """The type and the labels of every series that a controller exposes, by its name."""
-    recorder = PrometheusRecorder()
-    for method, arguments in CALLS.items():
-        getattr(recorder, method)(*arguments)
+    recorder = busy_recorder()
     found: dict[str, tuple[str, set[str]]] = {}
     for family in text_string_to_metric_families(recorder.exposition().decode()):
         for sample in family.samples:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import Executor
 from typing import Final
@@ -20,9 +21,8 @@ from tf_dist.controller.gang_admission import GangAdmission
 from tf_dist.controller.informers.informer_set import InformerSet
 from tf_dist.controller.job_index import JobChanges, JobEntry, JobIndex
 from tf_dist.controller.leases.leadership import Leadership, LeadershipLost, Standalone
-from tf_dist.controller.observability import metrics_interface
 from tf_dist.controller.observability.events import EventRecorder
-from tf_dist.controller.observability.metrics_interface import ControllerStats, MetricsRecorder
+from tf_dist.controller.observability.metrics_interface import ControllerStats, MetricsRecorder, gangs_by_queue
 from tf_dist.controller.plan_executor import PlanExecutor
 from tf_dist.controller.queue_statuses import QueueStatusWriter
 from tf_dist.controller.settings import ControllerContext, ControllerSettings, JobRef
@@ -189,12 +189,15 @@ class Controller:
         """Its current statistics."""
         kinds = self._leadership.kinds()
         mine = {key: count for key, count in self._job_index.metrics_counts().items() if key.resource in kinds}
+        phases: Counter[str] = Counter()
+        for key, count in mine.items():
+            phases[key.phase] += count
         queues = [queue["metadata"]["name"] for queue in self.informers.rules(QUEUES)] if mine else []
         return ControllerStats(
             work=self._workers.reading(),
             informers=tuple(self.informers.readings()),
-            jobs=metrics_interface.jobs_by_phase(mine),
-            gangs=metrics_interface.gangs_by_queue(mine, queues) if mine else {},
+            jobs=phases,
+            gangs=gangs_by_queue(mine, queues) if mine else {},
             loop_age=self._monotonic() - self._round_began if self._thread is not None else 0.0,
         )
 

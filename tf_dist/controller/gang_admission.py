@@ -15,6 +15,7 @@ from typing import Final
 
 from tf_dist.controller.informers.informer_set import InformerSet
 from tf_dist.controller.job_index import JobChanges, JobEntry
+from tf_dist.controller.observability.metrics_interface import Metric
 from tf_dist.controller.settings import ControllerContext, JobRef
 from tf_dist.core.gang.admission import Admitter
 from tf_dist.core.gang.quota import QueueUsage
@@ -217,6 +218,7 @@ class GangAdmission:
         given = {uid: verdict for uid, verdict in verdicts.items() if not isinstance(verdict, Wait)}
         self._given |= {uid: (verdict, self._known[uid].version) for uid, verdict in given.items()}
         waits = [verdict for verdict in verdicts.values() if isinstance(verdict, Wait)]
-        self._recorder.undecidable(sum(wait.reason == Reason.UNREADABLE for wait in waits))
+        unreadable = sum(wait.reason == Reason.UNREADABLE for wait in waits)
+        self._recorder.record(Metric.UNDECIDABLE_GANGS, value=unreadable)
         self._unreported.update(self._known[uid].ref for uid in verdicts if uid not in given)
         return [self._known[uid].ref for uid in given]

@@ -27,6 +27,7 @@ from tf_dist.cluster.concurrency import SlowStart
 from tf_dist.controller.informers.informer_set import InformerSet
 from tf_dist.controller.leases.leadership import LeadershipLost
 from tf_dist.controller.observability.events import EventRecorder
+from tf_dist.controller.observability.metrics_interface import Metric
 from tf_dist.controller.settings import ControllerContext, JobRef
 from tf_dist.core.integrations.dispatch import kind_key
 from tf_dist.core.model import names
@@ -159,11 +160,11 @@ class PlanExecutor:
             with fenced_by(partial(self._permission, ref)):
                 done = self._execute(ref, stored, action, former)
         except Exception as error:
-            self._recorder.acted(type(action).__name__, type(error).__name__)
+            self._recorder.record(Metric.ACTIONS, type(action).__name__, type(error).__name__)
             if told is not None and isinstance(error, ClusterError) and not isinstance(error, _JobIsGone):
                 events += filter(None, (object_event(version, told, error),))
             raise
-        self._recorder.acted(type(action).__name__, "ok")
+        self._recorder.record(Metric.ACTIONS, type(action).__name__, "ok")
         if told is not None and done:
             events += filter(None, (object_event(version, told),))
 

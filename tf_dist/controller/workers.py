@@ -21,7 +21,7 @@ from tf_dist.controller.job_index import JobEntry, JobIndex
 from tf_dist.controller.leases.leadership import LeadershipLost
 from tf_dist.controller.observability.events import EventRecorder
 from tf_dist.controller.observability.json_logging import job_log_context
-from tf_dist.controller.observability.metrics_interface import WorkQueueStats
+from tf_dist.controller.observability.metrics_interface import Metric, WorkQueueStats
 from tf_dist.controller.plan_executor import InvalidObject, NameConflict, PlanExecutor
 from tf_dist.controller.settings import ControllerContext, JobRef
 from tf_dist.core.gang.resources.admission_config import admission_config
@@ -118,12 +118,13 @@ class Workers:
             return self._work_on(ref)
         except Exception:
             _LOG.exception("reconciling failed because of a defect job=%s", ref)
-            self._recorder.reconcile_failed("defect")
+            self._recorder.record(Metric.RECONCILE_ERRORS, "defect")
             self._queue.retry(ref)
             return 1
         finally:
             self._queue.done(ref)
-            self._recorder.worked(max(0.0, begun - since), self._monotonic() - begun)
+            self._recorder.record(Metric.WORKQUEUE_QUEUE_DURATION_SECONDS, value=max(0.0, begun - since))
+            self._recorder.record(Metric.WORKQUEUE_WORK_DURATION_SECONDS, value=self._monotonic() - begun)
 
     def forget(self, ref: JobRef) -> None:
         """Forget a deleted job."""
@@ -146,7 +147,7 @@ class Workers:
         begun = time.perf_counter()
         with job_log_context(str(ref)):
             plan = self._attempt(ref, known, again)
-        self._recorder.reconciled(time.perf_counter() - begun)
+        self._recorder.record(Metric.RECONCILE_SECONDS, value=time.perf_counter() - begun)
         if plan is None:
             return 1
         self._queue.succeeded(ref)
@@ -169,7 +170,7 @@ class Workers:
             self._on_leadership_lost()
         except (Conflict, NotFound) as error:
             _LOG.debug("job changed meanwhile, trying again: job=%s error=%s", ref, error)
-            self._recorder.reconcile_failed(type(error).__name__)
+            self._recorder.record(Metric.RECONCILE_ERRORS, type(error).__name__)
             self._queue.retry(ref)
             try:  # what was seen of the job is out of date: do not wait for the watch to report it
                 self._informers.refetch(ref, known.uid)
@@ -302,13 +303,15 @@ class Workers:
     def _record(self, known: JobEntry, after: Status) -> None:
         before = known.remembered or known.status
         if before.admission is None and after.admission is not None:
-            self._recorder.admitted(max(0.0, after.admission.at - (after.created or after.admission.at)))
-        for cause, count in after.restarts.items():
-            for _ in range(count - before.restarts.get(cause, 0)):
-                self._recorder.restarted(cause)
-        for reason, count in after.disruptions.items():
-            for _ in range(count - before.disruptions.get(reason, 0)):
-                self._recorder.disrupted(reason)
+            waited = max(0.0, after.admission.at - (after.created or after.admission.at))
+            self._recorder.record(Metric.ADMISSION_WAIT_SECONDS, value=waited)
+        for metric, was, now in (
+            (Metric.RESTARTS, before.restarts, after.restarts),
+            (Metric.DISRUPTIONS, before.disruptions, after.disruptions),
+        ):
+            for cause, count in now.items():
+                if (more := count - was.get(cause, 0)) > 0:
+                    self._recorder.record(metric, cause, value=more)
         if after.usage is not before.usage and known.job is not None:
             self._recorder.used(known.job.scheduling.queue, before.usage, after.usage)
 
@@ -317,7 +320,7 @@ class Workers:
     def _report(self, ref: JobRef, known: JobEntry, error: Exception) -> None:
         pause = self._queue.retry(ref, error.after if isinstance(error, Throttled) else None)
         expected = isinstance(error, ClusterError)
-        self._recorder.reconcile_failed(type(error).__name__ if expected else "defect")
+        self._recorder.record(Metric.RECONCILE_ERRORS, type(error).__name__ if expected else "defect")
         what = hide_credentials(str(error) if expected else f"{type(error).__name__}: {error}")
         before, self._logged[ref] = self._logged.get(ref), (known.uid, what)
         server = isinstance(error, Throttled | Unavailable)

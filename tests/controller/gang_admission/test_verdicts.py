@@ -17,7 +17,7 @@ from tf_dist.controller.controller import Controller
 from tf_dist.controller.gang_admission import GangAdmission
 from tf_dist.controller.informers.informer_set import InformerSet
 from tf_dist.controller.job_index import JobChanges, JobEntry, JobIndex
-from tf_dist.controller.observability.metrics_interface import MetricsRecorder
+from tf_dist.controller.observability.metrics_interface import Metric, MetricsRecorder
 from tf_dist.controller.settings import ControllerContext
 from tf_dist.core.gang.admission import AdmissionChanges
 from tf_dist.core.gang.types import AdmissionRequest
@@ -38,8 +38,8 @@ class Counted(MetricsRecorder):
     def __init__(self) -> None:
         self.gangs = 0
 
-    def undecidable(self, gangs: int) -> None:
-        self.gangs += gangs
+    def record(self, metric: Metric, *labels: str, value: float = 1.0) -> None:
+        self.gangs += int(value) if metric is Metric.UNDECIDABLE_GANGS else 0
 
 
 class Unhashable(str):

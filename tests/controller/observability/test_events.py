@@ -19,7 +19,7 @@ from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.cluster.client.retries import fence_seconds_left
 from tf_dist.controller.leases.leadership import LeadershipLost
 from tf_dist.controller.observability.events import EventRateLimiter, EventRecorder, event_name
-from tf_dist.controller.observability.metrics_interface import MetricsRecorder
+from tf_dist.controller.observability.metrics_interface import Metric, MetricsRecorder
 from tf_dist.core.model.context import EmitEvent
 from tf_dist.errors import AlreadyExists, Forbidden, Throttled, Unavailable
 
@@ -228,8 +228,9 @@ class Counted(MetricsRecorder):
     def __init__(self) -> None:
         self.results: Counter[str] = Counter()
 
-    def acted(self, kind: str, result: str) -> None:
-        assert kind == "EmitEvent"
+    def record(self, metric: Metric, *labels: str, value: float = 1.0) -> None:
+        kind, result = labels
+        assert (metric, kind) == (Metric.ACTIONS, "EmitEvent")
         self.results[result] += 1
 
 

@@ -36,7 +36,7 @@ from tf_dist.cluster.client.indexer import resource_version_of
 from tf_dist.cluster.client.informer import Informer
 from tf_dist.controller.informers import transforms
 from tf_dist.controller.informers.integration_informers import IntegrationInformers
-from tf_dist.controller.observability.metrics_interface import InformerStats
+from tf_dist.controller.observability.metrics_interface import InformerStats, Metric
 from tf_dist.controller.settings import ControllerContext, JobRef
 from tf_dist.core.gang.admission import AdmissionChanges
 from tf_dist.core.gang.resources.admission_config import admission_config, resource_quotas
@@ -307,7 +307,7 @@ class InformerSet:
             keep=keep,
             index=index,
             leaves=leaves,
-            restarted=self._context.recorder.watch_restarted,
+            restarted=partial(self._context.recorder.record, Metric.WATCH_RESTARTS),
             set_back=partial(self._set_back, kind),
             optional=optional,
             runtime=self._context.runtime,

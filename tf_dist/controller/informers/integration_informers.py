@@ -6,11 +6,13 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from tf_dist.cluster.api import Object, Resource
 from tf_dist.cluster.client.informer import Informer
 from tf_dist.controller.informers import transforms
+from tf_dist.controller.observability.metrics_interface import Metric
 from tf_dist.controller.settings import ControllerContext, JobRef
 from tf_dist.core.model import names
 from tf_dist.core.model.context import ApiResource, Integration, ServedApis
@@ -181,7 +183,7 @@ class IntegrationInformers:
             labels=names.JOB_UID if own else "",
             keep=transforms.whole,
             index=names.owner_key if own else lambda _: "",
-            restarted=self._context.recorder.watch_restarted,
+            restarted=partial(self._context.recorder.record, Metric.WATCH_RESTARTS),
             runtime=self._context.runtime,
         )
 

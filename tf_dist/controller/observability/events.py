@@ -20,7 +20,7 @@ from tf_dist.cluster.api import EVENTS, Cluster, Object, Resource, new_event
 from tf_dist.cluster.client.retries import fenced_by
 from tf_dist.cluster.client.workqueue import TokenBucket
 from tf_dist.cluster.concurrency import SYSTEM_RUNTIME, ThreadRuntime
-from tf_dist.controller.observability.metrics_interface import MetricsRecorder
+from tf_dist.controller.observability.metrics_interface import Metric, MetricsRecorder
 from tf_dist.core.model.context import EmitEvent
 from tf_dist.core.model.names import short_hash
 from tf_dist.core.model.timestamps import format_time
@@ -217,7 +217,7 @@ class EventRecorder:
                 (self._routine if one.event.routine else self._important).append(one)
                 if len(self._important) + len(self._routine) > self._queue:
                     (self._routine or self._important).pop()
-                    self._recorder.acted(_ACTION, _DROPPED)
+                    self._recorder.record(Metric.ACTIONS, _ACTION, _DROPPED)
             if not self._pacing:
                 self._wakeup.notify_all()
 
@@ -243,7 +243,7 @@ class EventRecorder:
                     due = self._earliest(now)
                 if closing and self._closes_at <= max(due, now):
                     for _ in range(len(self._important) + len(self._routine)):
-                        self._recorder.acted(_ACTION, _DROPPED)
+                        self._recorder.record(Metric.ACTIONS, _ACTION, _DROPPED)
                     return None
                 if due <= now:
                     self._writes.take(now)
@@ -262,7 +262,7 @@ class EventRecorder:
     def _retry_later(self, one: _PendingWrite, error: ClusterError) -> None:
         """Put an event at the end of the queue, for the server takes it later if at all: others do not wait."""
         if one.tries + 1 == _TRIES:
-            self._recorder.acted(_ACTION, _DROPPED)
+            self._recorder.record(Metric.ACTIONS, _ACTION, _DROPPED)
             return
         asked = error.after if isinstance(error, Throttled) else None
         pause = min(asked or _RETRY_AFTER * 2**one.tries, _MAX_RETRY_AFTER)
@@ -284,10 +284,10 @@ class EventRecorder:
                 (self._count_up if self._series_of(one).acknowledged else self._create)(one)
         except ClusterError as error:
             _LOG.info("cannot write event reason=%s: %s", one.event.reason, error)
-            self._recorder.acted(_ACTION, type(error).__name__)
+            self._recorder.record(Metric.ACTIONS, _ACTION, type(error).__name__)
             return error
         self._learn(one, acknowledged=True)
-        self._recorder.acted(_ACTION, "ok")
+        self._recorder.record(Metric.ACTIONS, _ACTION, "ok")
         return None
 
     def _create(self, one: _PendingWrite) -> None:

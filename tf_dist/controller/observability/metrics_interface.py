@@ -1,16 +1,14 @@
-"""Metrics of a controller: the interface that counts, and the statistics that are read when metrics are scraped.
+"""Metrics of a controller: the table of what is counted when it happens, and the statistics that each scrape reads.
 
-What is read then is never out of date: nothing has to be set back when jobs are deleted or the Lease is lost.
-
-A controller calls these wherever something happens; ``prometheus_metrics`` turns them into Prometheus metrics. They are
-called from any thread, often, and must neither block nor raise.
+``prometheus_metrics`` turns both into Prometheus metrics. Statistics are never out of date: nothing has to be reset
+when a job is deleted or the Lease is lost.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Final, NamedTuple
 
 from tf_dist.cluster.api import Resource
@@ -20,6 +18,83 @@ from tf_dist.core.model.usage import Usage
 # Queues that have series of their own; users may name any, so all that do not exist share one.
 MAX_QUEUES: Final = 200
 OTHER_QUEUES: Final = "other"
+_RECONCILE_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_REQUEST_BUCKETS: Final = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_ADMISSION_WAIT_BUCKETS: Final = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0, 86_400.0)
+
+
+class Instrument(NamedTuple):
+    """How a metric is exposed."""
+
+    text: str  # its meaning for users
+    labels: tuple[str, ...] = ()  # the names of its labels
+    buckets: tuple[float, ...] = ()  # of a histogram; a counter has none
+
+
+class Metric(Enum):
+    """What is counted. The name of a metric is that of its member in lower case, after ``tf_dist_``."""
+
+    WORKQUEUE_QUEUE_DURATION_SECONDS = Instrument(
+        "Seconds that jobs waited in the work queue.", buckets=_REQUEST_BUCKETS
+    )
+    WORKQUEUE_WORK_DURATION_SECONDS = Instrument("Seconds that a worker was busy with a job.", buckets=_REQUEST_BUCKETS)
+    RECONCILE_ERRORS = Instrument("Reconciles that failed, by reason.", ("reason",))
+    RECONCILE_SECONDS = Instrument("Seconds of a reconcile, including its requests.", buckets=_RECONCILE_BUCKETS)
+    ACTIONS = Instrument("Actions taken for jobs, by kind and result.", ("kind", "result"))
+    ADMISSION_WAIT_SECONDS = Instrument(
+        "Seconds that gangs waited for admission. The count is the number of admissions.",
+        buckets=_ADMISSION_WAIT_BUCKETS,
+    )
+    UNDECIDABLE_GANGS = Instrument("Gangs that admission left out because they could not be evaluated.")
+    RESTARTS = Instrument("Restarts of replicas, tasks and jobs, by cause.", ("cause",))
+    DISRUPTIONS = Instrument("Pods that were disrupted, by reason.", ("reason",))
+    GPU_SECONDS = Instrument(
+        "Seconds of GPUs: held by admitted gangs, trained in runs that are over, and lost of these.", ("queue", "use")
+    )
+    REPLICA_SECONDS = Instrument(
+        "Seconds of replicas: held by admitted gangs, trained in runs that are over, and lost of these.",
+        ("queue", "use"),
+    )
+    API_CALLS = Instrument(
+        "Requests to the API server, by verb, resource and HTTP status (0: no answer).", ("verb", "resource", "code")
+    )
+    API_CALL_SECONDS = Instrument(
+        "Seconds until the API server answered a request, by verb.", ("verb",), _REQUEST_BUCKETS
+    )
+    WATCH_RESTARTS = Instrument("Watches that ended early, by resource and cause.", ("resource", "cause"))
+    HEARTBEATS = Instrument("Renewals of the Lease, by result (ok, failed).", ("result",))
+
+
+class MetricsRecorder:
+    """Counts nothing: the base class of what does. Called from any thread, often: methods must not block or raise."""
+
+    def record(self, metric: Metric, *labels: str, value: float = 1.0) -> None:
+        """Add ``value`` to a counter, or observe it in a histogram."""
+
+    def attach(self, source: Callable[[], ControllerStats]) -> None:
+        """Read the statistics of a controller at each scrape."""
+
+    def used(self, queue: str, before: Usage, after: Usage) -> None:
+        """Count by how much the usage of a job in a queue ("": in none) grew."""
+        for metric, was, now in (
+            (Metric.GPU_SECONDS, before.gpus, after.gpus),
+            (Metric.REPLICA_SECONDS, before.replicas, after.replicas),
+        ):
+            for use in ("held", "trained", "lost"):
+                if (seconds := getattr(now, use) - getattr(was, use)) > 0:
+                    self.record(metric, queue, use, value=seconds)
+
+    def called(self, verb: str, resource: str, code: int, seconds: float) -> None:
+        """Count a request to the API server: Kubernetes' verb, the plural, the HTTP status (0: no answer), its time."""
+        self.record(Metric.API_CALLS, verb, resource, str(code))
+        self.record(Metric.API_CALL_SECONDS, verb, value=seconds)
+
+    def heartbeat(self, ok: bool) -> None:
+        """Count a renewal of a Lease, or a failed one."""
+        self.record(Metric.HEARTBEATS, "ok" if ok else "failed")
+
+    def leading(self, lease: str, leads: bool) -> None:
+        """Record whether this process leads by a Lease (``namespace/name``) from now on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +144,6 @@ class ControllerStats:
     loop_age: float = 0.0
 
 
-def jobs_by_phase(jobs: Mapping[JobMetricsKey, int]) -> dict[str, int]:
-    """How many jobs are in each phase."""
-    found: Counter[str] = Counter()
-    for metrics_key, number in jobs.items():
-        found[metrics_key.phase] += number
-    return dict(found)
-
-
 def gangs_by_queue(jobs: Mapping[JobMetricsKey, int], queues: Iterable[str]) -> dict[str, QueueStats]:
     """The gangs of each queue that there is ("": jobs without one, where there is no default queue)."""
     there = sorted(set(queues))[:MAX_QUEUES]
@@ -89,75 +156,6 @@ def gangs_by_queue(jobs: Mapping[JobMetricsKey, int], queues: Iterable[str]) -> 
         before = found.get(name, QueueStats())
         found[name] = QueueStats(before.pending + one.waits * number, before.admitted + one.admitted * number)
     return found
-
-
-class MetricsRecorder:
-    """What happens, as metrics (``prometheus_metrics.METRICS``). Counts nothing: override ``record`` to count."""
-
-    def record(self, metric: str, value: float, *labels: str) -> None:
-        """Add to a counter, observe a value, or set a gauge."""
-
-    def attach(self, source: Callable[[], ControllerStats]) -> None:
-        """A controller says how it stands whenever it is asked."""
-
-    def worked(self, waited: float, seconds: float) -> None:
-        """A worker has dealt with a key of the work queue, which had waited for it, in so many seconds."""
-        self.record("workqueue_queue_duration_seconds", waited)
-        self.record("workqueue_work_duration_seconds", seconds)
-
-    def reconcile_failed(self, reason: str) -> None:
-        """Reconciling a job failed: ``Conflict``, ``Unavailable``, …, or a ``defect`` of ours."""
-        self.record("reconcile_errors", 1, reason)
-
-    def reconciled(self, seconds: float) -> None:
-        """One job was looked at, decided on and acted for, which took ``seconds``."""
-        self.record("reconcile_seconds", seconds)
-
-    def acted(self, kind: str, result: str) -> None:
-        """An action was taken: its kind (``Create``, ``WriteStatus``, …) and how it went (``ok``, or the error)."""
-        self.record("actions", 1, kind, result)
-
-    def admitted(self, waited: float) -> None:
-        """A gang was admitted after ``waited`` seconds."""
-        self.record("admission_wait_seconds", waited)
-
-    def undecidable(self, gangs: int) -> None:
-        """Of so many gangs more it turned out that they cannot be counted or decided about."""
-        self.record("undecidable_gangs", gangs)
-
-    def restarted(self, cause: str) -> None:
-        """A job, task or replica was restarted because of ``cause`` (``PodFailed``, ``Preempted``, …)."""
-        self.record("restarts", 1, cause)
-
-    def disrupted(self, reason: str) -> None:
-        """A pod was taken away, for a ``reason`` (``EvictionByEvictionAPI``, …)."""
-        self.record("disruptions", 1, reason)
-
-    def used(self, queue: str, before: Usage, after: Usage) -> None:
-        """The usage of a job of a queue ("": of none) grew."""
-        for metric, was, now in (
-            ("gpu_seconds", before.gpus, after.gpus),
-            ("replica_seconds", before.replicas, after.replicas),
-        ):
-            for use in ("held", "trained", "lost"):
-                if (seconds := getattr(now, use) - getattr(was, use)) > 0:
-                    self.record(metric, seconds, queue, use)
-
-    def called(self, verb: str, resource: str, code: int, seconds: float) -> None:
-        """The API server was asked: Kubernetes' verb, the plural, the HTTP status (0: no answer), and how long."""
-        self.record("api_calls", 1, verb, resource, str(code))
-        self.record("api_call_seconds", seconds, verb)
-
-    def watch_restarted(self, resource: str, cause: str) -> None:
-        """A watch had to begin anew: ``ended``, ``gone``, ``broken``, ``stalled``, …"""
-        self.record("watch_restarts", 1, resource, cause)
-
-    def heartbeat(self, ok: bool) -> None:
-        """A Lease was renewed, or could not be."""
-        self.record("heartbeats", 1, "ok" if ok else "failed")
-
-    def leading(self, lease: str, leads: bool) -> None:
-        """This process leads by a Lease (``namespace/name``) from now on, or no longer."""
 
 
 class JobMetricsKey(NamedTuple):
