@@ -428,7 +428,7 @@ def test_an_event_whose_answer_was_lost_is_counted_once(desk: Desk) -> None:
 def test_what_waits_holds_no_more_than_is_written(desk: Desk) -> None:
     due = desk.writer._due(TFJOBS, "default", desk.job, EmitEvent("Normal", "Created", "x" * 40_000))
     assert due is not None
-    assert len(due.event.message) == 1024
+    assert len(due.body["message"]) == 1024
 
 
 def test_who_may_not_write_any_more_writes_no_event(desk: Desk) -> None:

@@ -1,7 +1,7 @@
 """Event recorder: Kubernetes Events on jobs, counted up, rate-limited, and written beside everything else.
 
 An event's name is derived from its text, so that this controller or the next finds the event when it is repeated, and
-increases its count. What a job may cause to be written is bounded by a budget of its own.
+increases its count.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import math
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import Final
 
 from tf_dist.cluster.api import EVENTS, Cluster, Object, Resource, new_event
 from tf_dist.cluster.client.retries import fenced_by
@@ -33,7 +34,7 @@ _MAX_NAME: Final = 240
 _HOUR: Final = 3600.0
 _REPEAT_EVERY: Final = 60.0
 _MAX_SERIES: Final = 10_000
-# Seconds to write what is left at a stop, those that the last request may take at least, and any one at most.
+# Seconds to write what is left at a stop; the shortest limit of the last request; the longest limit of any request.
 _STOP_WITHIN: Final = 2.0
 _LAST_WRITE: Final = 1.0
 _WRITE_WITHIN: Final = 10.0
@@ -41,16 +42,13 @@ _WRITE_WITHIN: Final = 10.0
 _TRIES: Final = 5
 _RETRY_AFTER: Final = 1.0
 _MAX_RETRY_AFTER: Final = 10.0
-# In metrics.
-_ACTION: Final = "EmitEvent"
-_DROPPED: Final = "Dropped"
 
 
 class EventRateLimiter:
-    """A bucket of tokens per job: ``burst`` at once, then one every ``every`` seconds.
+    """A token bucket for each job: ``burst`` events at once, then one every ``every`` seconds. Not thread-safe.
 
-    ``monotonic``: seconds that only go forward. Of more than ``most`` jobs the longest silent ones are forgotten, and
-    have a full bucket again. Not thread-safe.
+    If there are more than ``most`` jobs, the jobs that were silent for longest are forgotten, and have a full bucket
+    again.
     """
 
     def __init__(
@@ -60,62 +58,48 @@ class EventRateLimiter:
         self._burst = burst
         self._every = every
         self._most = most
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
 
     def allow(self, job: str) -> bool:
         """Take a token of ``job`` (its uid); False when there is none left."""
         now = self._monotonic()
-        tokens, since = self._buckets.pop(job, (float(self._burst), now))
-        tokens = min(float(self._burst), tokens + (now - since) / self._every)
-        allowed = tokens >= 1.0
-        self._buckets[job] = (tokens - 1.0 if allowed else tokens, now)
+        bucket = self._buckets.pop(job, None) or TokenBucket(interval=self._every, burst=self._burst)
+        self._buckets[job] = bucket
         if len(self._buckets) > self._most:
             self._buckets.popitem(last=False)
-        return allowed
+        if bucket.due() > now:
+            return False
+        bucket.take(now)
+        return True
 
 
-class _EventSeries(NamedTuple):
-    """What was said: how often, when it was heard last, and when written last (None: not yet).
+@dataclass(slots=True)
+class _Series:
+    """The repetitions of an event. Times are seconds of the monotonic clock."""
 
-    ``acknowledged``: whether the server has taken it from us, so that the count there is ours.
-    """
-
-    times: int = 0
-    seen_at: float = 0.0
-    written: float | None = None
-    acknowledged: bool = False
+    times: int = 0  # how often it happened
+    seen_at: float = 0.0  # when it happened last
+    written_at: float = -math.inf  # when it was last queued to be written
+    acknowledged: bool = False  # whether the server has it from this recorder, so that the count there is ours
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _PendingWrite:
-    """An event to be written. How often it happened is said by its series when it is; the rest is as short as can be,
-    its message included, for thousands may wait. ``not_before``: by the recorder's monotonic clock.
-    """
+    """An event to be written."""
 
-    resource: Resource
-    api_version: str
-    namespace: str
-    job: str
-    uid: str
-    name: str
-    event: EmitEvent
-    at: str
+    body: Object  # without its count, which is the series' when it is written
+    series: _Series
+    routine: bool
     tries: int = 0
-    not_before: float = -math.inf
-
-    @property
-    def series(self) -> str:
-        """The key of its series."""
-        return f"{self.namespace}/{self.name}"
+    not_before: float = -math.inf  # by the monotonic clock
 
 
 class EventRecorder:
-    """Writes events on jobs. ``clock``: epoch seconds; ``monotonic``: seconds that only go forward; ``component``: who
-    says so. Thread-safe.
+    """Writes events on jobs as ``component``. ``clock``: epoch seconds. Thread-safe.
 
-    The same words about the same job within an hour count the event up that is there, once a minute at most; what is
-    held back until then is in the next count. Beyond the budget nothing is written. Routine events (of the pods that
-    were created, say) have a budget of their own for each reason, and take none from the others.
+    The same words about the same job within an hour increase the count of one event, once a minute at most; what is
+    held back until then is in the next count. Each job has a ``budget``, beyond which nothing is written. Routine
+    events (of the pods that were created, say) have a budget of their own for each reason.
 
     Once it was started, a thread of its own writes them: ``burst`` at once and ``per_second`` after that, so that what
     jobs wait for goes first; routine events are written after the others. At most ``queue`` wait for it; more are
@@ -149,9 +133,8 @@ class EventRecorder:
         self._recorder = recorder or MetricsRecorder()
         self._runtime = runtime
         self._permission = permission
-        self._queue = queue
-        # As plain tuples of numbers, which no garbage collection walks: there are thousands, for an hour each.
-        self._series: OrderedDict[str, tuple[int, float, float | None, bool]] = OrderedDict()
+        self._most_waiting = queue
+        self._series: OrderedDict[str, _Series] = OrderedDict()
         self._lock = threading.Lock()
         self._important: deque[_PendingWrite] = deque()
         self._routine: deque[_PendingWrite] = deque()
@@ -186,38 +169,44 @@ class EventRecorder:
             self._enqueue(due)
 
     def _due(self, resource: Resource, namespace: str, stored: Object, event: EmitEvent) -> _PendingWrite | None:
-        """What there is to write for an event; None: nothing, now."""
-        name = event_name(stored, event)
+        """Count an event. Returns what is to be written of it now, if anything."""
+        name, now, uid = event_name(stored, event), self._monotonic(), stored["metadata"]["uid"]
         with self._lock:
             key = f"{namespace}/{name}"
-            series = self._count(key, event.count)
-            lately = series.written is not None and self._monotonic() - series.written < _REPEAT_EVERY
-            if lately or not self._budget.allow(
-                stored["metadata"]["uid"] + (f"/{event.reason}" if event.routine else "")
-            ):
+            series = self._series.pop(key, None)
+            if series is None or now - series.seen_at >= _HOUR:
+                series = _Series()
+            self._series[key] = series
+            if len(self._series) > self._most:
+                self._series.popitem(last=False)
+            series.times += event.count
+            series.seen_at = now
+            if now - series.written_at < _REPEAT_EVERY:
                 return None
-            self._series[key] = series._replace(written=self._monotonic())[:]
-        metadata, text = stored["metadata"], event.message
-        return _PendingWrite(
-            resource=resource,
-            api_version=str(stored.get("apiVersion") or resource.api_version),
-            namespace=namespace,
-            job=metadata["name"],
-            uid=metadata["uid"],
-            name=name,
-            event=replace(event, message=text if len(text) <= _MAX_MESSAGE else text[: _MAX_MESSAGE - 1] + "…"),
-            at=format_time(self._clock()),
+            if not self._budget.allow(f"{uid}/{event.reason}" if event.routine else uid):
+                return None
+            series.written_at = now
+        message = event.message
+        body = new_event(
+            resource,
+            stored,
+            type=event.type,
+            reason=event.reason,
+            message=message if len(message) <= _MAX_MESSAGE else message[: _MAX_MESSAGE - 1] + "…",
+            source={"component": self._component},
+            now=format_time(self._clock()),
         )
+        return _PendingWrite({**body, "metadata": {"name": name, "namespace": namespace}}, series, event.routine)
 
     # Its thread
 
     def _enqueue(self, due: list[_PendingWrite]) -> None:
         with self._wakeup:
             for one in due:
-                (self._routine if one.event.routine else self._important).append(one)
-                if len(self._important) + len(self._routine) > self._queue:
+                (self._routine if one.routine else self._important).append(one)
+                if len(self._important) + len(self._routine) > self._most_waiting:
                     (self._routine or self._important).pop()
-                    self._recorder.record(Metric.ACTIONS, _ACTION, _DROPPED)
+                    self._count_result("Dropped")
             if not self._pacing:
                 self._wakeup.notify_all()
 
@@ -229,7 +218,7 @@ class EventRecorder:
                     self._retry_later(one, error)
             except Exception:
                 # Without this thread no event would be written any more, and nothing would say so.
-                _LOG.exception("failed to write event, continuing reason=%s", one.event.reason)
+                _LOG.exception("failed to write event, continuing reason=%s", one.body["reason"])
 
     def _next(self) -> _PendingWrite | None:
         """The next event to write, when there is one and its time has come; None: no more."""
@@ -237,36 +226,34 @@ class EventRecorder:
             while True:
                 now = self._monotonic()
                 closing = self._closes_at < math.inf
-                due = self._writes.due()
+                due, ready = self._writes.due(), None
                 self._pacing = due > now and not closing
                 if not self._pacing:
-                    due = self._earliest(now)
-                if closing and self._closes_at <= max(due, now):
-                    for _ in range(len(self._important) + len(self._routine)):
-                        self._recorder.record(Metric.ACTIONS, _ACTION, _DROPPED)
+                    ready = next((one for one in self._waiting() if one.not_before <= now), None)
+                    due = now if ready else min((one.not_before for one in self._waiting()), default=math.inf)
+                if closing and self._closes_at <= due:
+                    for _ in self._waiting():
+                        self._count_result("Dropped")
                     return None
-                if due <= now:
+                if ready is not None:
+                    (self._routine if ready.routine else self._important).remove(ready)
                     self._writes.take(now)
-                    return _take(self._important, now) or _take(self._routine, now)
+                    return ready
                 self._wakeup.wait(due - now if due < math.inf else None)
 
-    def _earliest(self, now: float) -> float:
-        """When the first may be written: most may at once, so that not all that wait are looked at for each."""
-        earliest = math.inf
-        for one in chain(self._important, self._routine):
-            earliest = min(earliest, one.not_before)
-            if earliest <= now:
-                break
-        return earliest
+    def _waiting(self) -> Iterator[_PendingWrite]:
+        return chain(self._important, self._routine)
 
     def _retry_later(self, one: _PendingWrite, error: ClusterError) -> None:
         """Put an event at the end of the queue, for the server takes it later if at all: others do not wait."""
         if one.tries + 1 == _TRIES:
-            self._recorder.record(Metric.ACTIONS, _ACTION, _DROPPED)
+            self._count_result("Dropped")
             return
         asked = error.after if isinstance(error, Throttled) else None
         pause = min(asked or _RETRY_AFTER * 2**one.tries, _MAX_RETRY_AFTER)
         self._enqueue([replace(one, tries=one.tries + 1, not_before=self._monotonic() + pause)])
+
+    # Writing
 
     def _may_write(self) -> float:
         """For how many seconds a request may take; asked before each of them."""
@@ -281,69 +268,35 @@ class EventRecorder:
         try:
             self._may_write()  # a cluster in this process does not ask for it
             with fenced_by(self._may_write, retried=self._thread is None):
-                (self._count_up if self._series_of(one).acknowledged else self._create)(one)
+                self._send(one)
         except ClusterError as error:
-            _LOG.info("cannot write event reason=%s: %s", one.event.reason, error)
-            self._recorder.record(Metric.ACTIONS, _ACTION, type(error).__name__)
+            _LOG.info("cannot write event reason=%s: %s", one.body["reason"], error)
+            self._count_result(type(error).__name__)
             return error
-        self._learn(one, acknowledged=True)
-        self._recorder.record(Metric.ACTIONS, _ACTION, "ok")
+        one.series.acknowledged = True
+        self._count_result("ok")
         return None
 
-    def _create(self, one: _PendingWrite) -> None:
-        body = new_event(
-            one.resource,
-            {"apiVersion": one.api_version, "metadata": {"name": one.job, "namespace": one.namespace, "uid": one.uid}},
-            type=one.event.type,
-            reason=one.event.reason,
-            message=one.event.message,
-            source={"component": self._component},
-            now=one.at,
-        )
-        metadata = {"name": one.name, "namespace": one.namespace}
+    def _send(self, one: _PendingWrite) -> None:
+        """Increase the count of the event if the server has it from us, else create it."""
+        body, now = one.body, one.body["lastTimestamp"]
+        namespace, name = body["metadata"]["namespace"], body["metadata"]["name"]
+        if one.series.acknowledged:
+            with suppress(NotFound):  # the API server forgets events after an hour
+                self._cluster.patch(EVENTS, namespace, name, {"count": one.series.times, "lastTimestamp": now})
+                return
         try:
-            times = self._series_of(one).times
-            self._cluster.create(EVENTS, one.namespace, {**body, "metadata": metadata, "count": times})
+            self._cluster.create(EVENTS, namespace, {**body, "count": one.series.times})
         except AlreadyExists:
             # The controller before us said the same, or we did more than an hour ago: go on from its count, which the
             # answer tells (events may not be read). One that began at our moment is our own: its answer was lost.
-            there = self._patch(one, {"lastTimestamp": one.at})
-            if there.get("firstTimestamp") != one.at:
-                self._learn(one, more=there.get("count") or 1)
+            there = self._cluster.patch(EVENTS, namespace, name, {"lastTimestamp": now})
+            if there.get("firstTimestamp") != now:
+                with self._lock:
+                    one.series.times += there.get("count") or 1
 
-    def _count_up(self, one: _PendingWrite) -> None:
-        try:
-            self._patch(one, {"count": self._series_of(one).times, "lastTimestamp": one.at})
-        except NotFound:  # the API server forgets events after an hour
-            self._create(one)
-
-    def _patch(self, one: _PendingWrite, patch: Object) -> Object:
-        return self._cluster.patch(EVENTS, one.namespace, one.name, patch)
-
-    # Counts
-
-    def _count(self, key: str, times: int) -> _EventSeries:
-        now = self._monotonic()
-        series = _EventSeries(*self._series.pop(key, ()))
-        if now - series.seen_at >= _HOUR:
-            series = _EventSeries()
-        series = series._replace(times=series.times + times, seen_at=now)
-        self._series[key] = series[:]
-        if len(self._series) > self._most:
-            self._series.popitem(last=False)
-        return series
-
-    def _series_of(self, one: _PendingWrite) -> _EventSeries:
-        """The series of an event; where it was forgotten meanwhile, one that begins with it."""
-        return _EventSeries(*self._series.get(one.series, (one.event.count,)))
-
-    def _learn(self, one: _PendingWrite, *, more: int = 0, acknowledged: bool = False) -> None:
-        """What a write has shown: so many times ``more`` it was said before; that the server has taken it from us."""
-        with self._lock:
-            if one.series in self._series:
-                known = self._series_of(one)
-                found = known._replace(times=known.times + more, acknowledged=known.acknowledged or acknowledged)
-                self._series[one.series] = found[:]
+    def _count_result(self, result: str) -> None:
+        self._recorder.record(Metric.ACTIONS, "EmitEvent", result)
 
 
 def event_name(stored: Object, event: EmitEvent) -> str:
@@ -351,12 +304,3 @@ def event_name(stored: Object, event: EmitEvent) -> str:
     metadata = stored["metadata"]
     series = short_hash(metadata["uid"], event.type, event.reason, event.message, length=12)
     return f"{metadata['name'][:_MAX_NAME].rstrip('-.')}.{series}"
-
-
-def _take(queue: deque[_PendingWrite], now: float) -> _PendingWrite | None:
-    """The first one whose time has come, taken out of the queue."""
-    for at, one in enumerate(queue):
-        if one.not_before <= now:
-            del queue[at]
-            return one
-    return None
