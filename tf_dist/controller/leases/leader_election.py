@@ -3,10 +3,7 @@
 A holder counts its leadership from before it sent the renewal that the server accepted, and ends it early by a margin;
 a candidate takes a Lease that is free, or that has not changed for its own duration by the candidate's monotonic clock,
 by a write over the version that it saw. So two processes never lead one scope, with any clocks and networks.
-
-The holder of the cluster's Lease also leads every namespace. The leader of a namespace reads the cluster's Lease after
-each of its own writes, and yields to its holder. The winner of the cluster's Lease then lists the Leases of namespaces,
-and waits until nobody holds one, for one duration at most. In any order, one of the two observes the other.
+docs/decisions/one-leader-for-each-scope.md describes how a namespace yields to the cluster.
 """
 
 from __future__ import annotations
@@ -38,8 +35,6 @@ from tf_dist.controller.leases.lease import (
 )
 from tf_dist.controller.observability.metrics_interface import MetricsRecorder
 from tf_dist.core.model import names
-from tf_dist.core.model.fieldpath import mapping
-from tf_dist.core.model.timestamps import parse_time
 from tf_dist.errors import AlreadyExists, ClusterError, Conflict, Forbidden, NotFound, Throttled
 
 _LOG = logging.getLogger(__name__)
@@ -67,16 +62,12 @@ _NEVER: Final = ValidInterval(math.inf, -math.inf)
 
 
 class LeaderElector:
-    """Holds the Lease ``ref`` as ``identity``, or waits for it.
+    """Holds the Lease ``ref`` as ``identity``, or waits for it. ``start`` runs ``step`` in a thread until ``stop``.
 
     ``wider``: the Lease of the cluster, where ``ref`` is that of a namespace. ``wanted``: whether the Lease is wanted;
     one that is held and not wanted any more is given back. ``busy``: whether a request may be under way that was sent
     under the Lease, which is not given back to others before. ``duration``: seconds that it holds unrenewed;
     ``renew_every``: seconds between renewals; ``clock``: epoch seconds, for people and for what was left behind.
-
-    ``start`` runs ``step`` in a thread until ``stop``. ``problem`` is why the last step did not come through, if so;
-    ``epoch`` counts how often the Lease was won: between two of them others may have held it. ``other_since``: since
-    when another leads, by our monotonic clock (inf: nobody does).
     """
 
     def __init__(
@@ -98,9 +89,9 @@ class LeaderElector:
         self._cluster = cluster
         self.ref = ref
         self.identity = identity or unique_identity()
-        self.problem: ClusterError | None = None
-        self.epoch = 0
-        self.other_since = math.inf
+        self.problem: ClusterError | None = None  # why the last step failed
+        self.epoch = 0  # how often the Lease was won: in between, others may have held it
+        self.other_since = math.inf  # since when another leads, by our monotonic clock (inf: nobody does)
         self._wider = wider
         self._wanted, self._busy = wanted, busy
         self._duration = duration
@@ -127,8 +118,7 @@ class LeaderElector:
 
     def valid(self) -> bool:
         """Whether the Lease is surely held at this moment. Cheap: ask before every write."""
-        interval = self._interval
-        return interval.since <= self._monotonic() < interval.until
+        return self.remaining() > 0
 
     def remaining(self) -> float:
         """For how many seconds from now on it is surely held (0: it is not)."""
@@ -144,10 +134,10 @@ class LeaderElector:
     def start(self) -> None:
         """Begin, in threads."""
         refs = (self.ref,) if self._wider is None else (self.ref, self._wider)
-        threads = [self._runtime.thread(partial(self._watch, ref), "lease-watch") for ref in refs]
-        for thread in (*threads, self._runtime.thread(self._run, "leader-elector")):
+        self._threads = [self._runtime.thread(partial(self._watch, ref), "lease-watch") for ref in refs]
+        self._threads.append(self._runtime.thread(self._run, "leader-elector"))
+        for thread in self._threads:
             thread.start()
-            self._threads.append(thread)
 
     def wake(self) -> None:
         """Take the next step now: the holder has changed, or whether the Lease is wanted."""
@@ -174,18 +164,19 @@ class LeaderElector:
         while not self._stopped.is_set():
             if self._woken.is_set() or self._monotonic() >= due:
                 self._woken.clear()
+                try:
+                    pause = self.step()
+                except Exception:
+                    # Without this thread the process would lose its jobs in silence.
+                    _LOG.exception("leader election failed, continuing lease=%s", self.ref)
+                    pause = self._retry_every
                 # Replicas that started together should not ask together.
-                due = self._monotonic() + self._safe_step() * self._runtime.uniform(0.8, 1.0)
+                due = self._monotonic() + pause * self._runtime.uniform(0.8, 1.0)
             self._notify()
-            self._woken.wait(max(min(due - self._monotonic(), self._until_change()), 0.0))
-
-    def _safe_step(self) -> float:
-        try:
-            return self.step()
-        except Exception:
-            # Without this thread the process would lose its jobs in silence.
-            _LOG.exception("leader election failed, continuing lease=%s", self.ref)
-            return self._retry_every
+            now = self._monotonic()
+            # Validity may begin or end by itself.
+            change = next((moment for moment in self._interval if now < moment < math.inf), math.inf)
+            self._woken.wait(max(min(due, change) - now, 0.0))
 
     def _watch(self, ref: LeaseRef) -> None:
         """Wake the election whenever a Lease has changed. Where it may not be watched, it is asked for now and then."""
@@ -213,15 +204,15 @@ class LeaderElector:
     def _noticed(self, ref: LeaseRef, event: WatchEvent) -> None:
         if event.type == "BOOKMARK":
             return
+        lease = event.object
         with self._lock:
             if event.type == "DELETED":
                 self._watched.pop(ref, None)
             else:
-                self._watched[ref] = event.object
+                self._watched[ref] = lease
         held = self._held
-        if ref != self.ref or held is None or event.object["metadata"].get("uid") != held["metadata"].get("uid"):
-            self.wake()
-        elif LeaseRecord.of(event.object).holder != self.identity or event.type == "DELETED":
+        same = ref == self.ref and held is not None and lease["metadata"].get("uid") == held["metadata"].get("uid")
+        if not same or event.type == "DELETED" or LeaseRecord.of(lease).holder != self.identity:
             self.wake()  # our own renewals are not news
 
     # One attempt
@@ -236,7 +227,10 @@ class LeaderElector:
             # A leader that waited as long as a busy server asks would lose its Lease, and list everything again.
             asked = error.after if isinstance(error, Throttled) and not self.valid() else None
             pause = max(self._retry_every, min(asked or 0.0, self._duration))
-            self._report_problem(error)
+            if str(error) != str(self.problem):
+                hint = f" ({error.hint})" if error.hint else ""
+                _LOG.warning("cannot acquire or renew lease=%s: %s%s", self.ref, error, hint)
+            self.problem = error
         if before or self._held is not None:
             self._recorder.heartbeat(self._held is not None and self.problem is None)
         self._notify()
@@ -388,14 +382,9 @@ class LeaderElector:
             found = self._cluster.list(LEASES, None, labels=names.LEADER, fields=fields).items
         except Forbidden:
             return True
-        return any(map(self._is_led, found))
-
-    def _is_led(self, lease: Object) -> bool:
-        if lease["metadata"]["namespace"] == self.ref.namespace:
-            return False
-        renewed = parse_time(mapping(lease.get("spec")).get("renewTime"))
-        left_behind = renewed is None or renewed < self._clock() - _LEFT_BEHIND
-        return bool(LeaseRecord.of(lease).holder) and not left_behind
+        records = [LeaseRecord.of(lease) for lease in found if lease["metadata"]["namespace"] != self.ref.namespace]
+        oldest = self._clock() - _LEFT_BEHIND
+        return any(one.holder and one.renewed is not None and one.renewed >= oldest for one in records)
 
     def _give_back(self) -> None:
         stored = self._look(self.ref, fresh=True)
@@ -410,13 +399,6 @@ class LeaderElector:
         self._cluster.replace(LEASES, *self.ref, released_lease(stored, self._clock()))
         self._named = False
 
-    # Small things
-
-    def _until_change(self) -> float:
-        """Seconds until validity begins or ends by itself."""
-        now, interval = self._monotonic(), self._interval
-        return next((moment - now for moment in interval if now < moment < math.inf), math.inf)
-
     def _notify(self) -> None:
         valid = self.valid()
         if valid == self._notified:
@@ -427,9 +409,3 @@ class LeaderElector:
         self._recorder.leading(str(self.ref), valid)
         for listener in self._listeners:
             listener()
-
-    def _report_problem(self, error: ClusterError) -> None:
-        if str(error) != str(self.problem):
-            hint = f" ({error.hint})" if error.hint else ""
-            _LOG.warning("cannot acquire or renew lease=%s: %s%s", self.ref, error, hint)
-        self.problem = error

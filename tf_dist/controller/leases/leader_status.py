@@ -9,10 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from tf_dist.cluster.api import LEASES, Cluster, Object, Resource
+from tf_dist.cluster.api import LEASES, Cluster, Resource
 from tf_dist.controller.leases.lease import LeaseRecord, LeaseRef, leader_lease, system_namespace
-from tf_dist.core.model.fieldpath import mapping
-from tf_dist.core.model.timestamps import format_time, parse_time
+from tf_dist.core.model.timestamps import format_time
 from tf_dist.errors import ClusterError, NotFound
 
 # Seconds for which a Lease that is not renewed may be the fault of two clocks.
@@ -45,20 +44,15 @@ def leader_status(cluster: Cluster, kind: Resource, namespace: str, now: float) 
             continue
         except ClusterError:
             continue
-        status = _status(ref, lease, now, cluster=scope is None)
-        if status.holder:
-            return status
-        found.append(status)
+        record = LeaseRecord.of(lease)
+        if not record.holder or record.renewed is None:
+            found.append(LeaderStatus(ref, "", cluster=scope is None))
+        elif now < record.renewed + record.duration + _TOLERANCE:
+            return LeaderStatus(ref, record.holder, cluster=scope is None)
+        else:
+            found.append(LeaderStatus(ref, "", format_time(record.renewed), cluster=scope is None))
     # A Lease that may not be read may have a holder.
     return max(found, key=lambda one: one.last) if len(found) == 2 else None
-
-
-def _status(ref: LeaseRef, lease: Object, now: float, *, cluster: bool) -> LeaderStatus:
-    record, renewed = LeaseRecord.of(lease), parse_time(mapping(lease.get("spec")).get("renewTime"))
-    if record.holder and renewed is not None and now < renewed + record.duration + _TOLERANCE:
-        return LeaderStatus(ref, record.holder, cluster=cluster)
-    last = format_time(renewed) if record.holder and renewed is not None else ""
-    return LeaderStatus(ref, "", last, cluster=cluster)
 
 
 def nobody_leads(status: LeaderStatus | None) -> str:

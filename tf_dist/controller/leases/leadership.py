@@ -10,13 +10,7 @@ from typing import Final
 from tf_dist.cluster.api import JOB_KINDS, Cluster, Resource
 from tf_dist.cluster.concurrency import SYSTEM_RUNTIME, ThreadRuntime
 from tf_dist.controller.leases.leader_election import LeaderElector
-from tf_dist.controller.leases.lease import (
-    LEASE_DURATION,
-    RENEW_INTERVAL,
-    boottime,
-    leader_lease,
-    unique_identity,
-)
+from tf_dist.controller.leases.lease import LEASE_DURATION, RENEW_INTERVAL, boottime, leader_lease, unique_identity
 from tf_dist.controller.observability.metrics_interface import MetricsRecorder
 from tf_dist.core.model import names
 from tf_dist.errors import ClusterError
@@ -34,8 +28,8 @@ _HESITATION: Final = 2.0
 class LeaseLeadership:
     """Leads ``kinds`` of jobs in ``namespace`` (None: in the cluster), each while its Lease is held.
 
-    The leader of the first kind also leads the others, unless another process leads only those. ``cluster``: for
-    Leases; ``system``: the namespace of the cluster's Leases; the rest, and ``busy``, see ``LeaderElector``.
+    The leader of the first kind also leads the others, unless another process leads only those. ``system``: the
+    namespace of the cluster's Leases. The other arguments, and ``busy``: see ``LeaderElector``.
     """
 
     busy: Callable[[], bool] = staticmethod(lambda: False)
@@ -57,7 +51,6 @@ class LeaseLeadership:
     ) -> None:
         self.identity = identity or unique_identity()
         self._monotonic = monotonic
-        self._recorder = recorder or MetricsRecorder()
         self._listeners: list[Callable[[], object]] = []
         ordered = [kind for kind in JOB_KINDS if kind in kinds]
         self.electors = {
@@ -72,7 +65,7 @@ class LeaseLeadership:
                 renew_every=renew_every,
                 clock=clock,
                 monotonic=monotonic,
-                recorder=self._recorder,
+                recorder=recorder,
                 runtime=runtime,
             )
             for kind in ordered

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from tf_dist.cluster.api import TFJOBS, VOLCANO_JOBS, Object, Resource
 from tf_dist.core.model import names
 from tf_dist.core.model.fieldpath import mapping, number, text
-from tf_dist.core.model.timestamps import format_micro_time
+from tf_dist.core.model.timestamps import format_micro_time, parse_time
 
 LEASE_DURATION: Final = 15.0
 RENEW_INTERVAL: Final = 5.0
@@ -71,6 +71,7 @@ class LeaseRecord:
 
     holder: str  # "": none
     duration: float  # seconds that it holds unrenewed
+    renewed: float | None  # when it was renewed last: epoch seconds by its holder's clock
 
     @classmethod
     def of(cls, stored: Object) -> LeaseRecord:
@@ -78,7 +79,7 @@ class LeaseRecord:
         spec = mapping(stored.get("spec"))
         seconds = number(spec.get("leaseDurationSeconds")) or 0
         duration = float(seconds) if 0 < seconds <= _MAX_DURATION else LEASE_DURATION
-        return cls(text(spec.get("holderIdentity")), duration)
+        return cls(text(spec.get("holderIdentity")), duration, parse_time(spec.get("renewTime")))
 
 
 def new_lease(ref: LeaseRef, identity: str, duration: float, now: float) -> Object:
