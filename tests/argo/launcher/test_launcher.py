@@ -60,10 +60,13 @@ def test_a_job_that_succeeds(led: Site) -> None:
 
 
 def test_a_job_that_fails(led: Site) -> None:
-    with Launcher(led.options()) as launcher:
+    progress = led.folder / "progress"
+    with Launcher(led.options(total_steps=2, progress_file=progress)) as launcher:
         led.runs()
+        launcher.said("worker-0 | checkpoint=/models/ckpt-1")
         led.ends(3)
         assert launcher.end() == exit_codes.FAILED
+    assert progress.read_text().strip() == "1/2"
     found = led.outputs()
     assert (found["status"], found["replica"], found["exit-code"]) == ("Failed", "worker-0", "3")
     assert (found["outcome"], found["restarts"], found["preemptions"]) == ("failed", "0", "0")
@@ -173,7 +176,7 @@ def test_what_has_come_to_its_end_by_then_is_told_whatever_else_is_asked(led: Si
     led.ends()
     with Launcher(led.options(retry=1, run_timeout=0.0)) as launcher:
         assert launcher.end() == exit_codes.SUCCEEDED
-    assert led.outputs()["status"] == "Succeeded"
+    assert (led.outputs()["status"], led.outputs()["checkpoint"]) == ("Succeeded", "/models/ckpt-1")
     assert led.stored() is not None
 
 
