@@ -30,9 +30,9 @@ def describe_value(value: object) -> str:
         case bool():
             return f"the boolean {str(value).lower()}"
         case int() | float():
-            return f"the number {short_text(value)}"
+            return f"the number {_short(value)}"
         case str():
-            return f"the text {short_text(value)}"
+            return f"the text {_short(value)}"
         case Mapping():
             return "a mapping"
         case list() | tuple():
@@ -43,7 +43,7 @@ def describe_value(value: object) -> str:
 
 def unknown_value(value: object) -> str:
     """The message about an unknown value: ``unknown value 'Sometimes'``, ``unknown value: a list``."""
-    return f"unknown value {short_text(value)}" if isinstance(value, str) else f"unknown value: {describe_value(value)}"
+    return f"unknown value {_short(value)}" if isinstance(value, str) else f"unknown value: {describe_value(value)}"
 
 
 def quote_hint(value: object) -> str:
@@ -53,7 +53,7 @@ def quote_hint(value: object) -> str:
     if isinstance(value, bool):
         return f'write it in quotes: "{str(value).lower()}"'
     if isinstance(value, (int, float)):
-        return f'write it in quotes: "{short_text(value)}"'
+        return f'write it in quotes: "{_short(value)}"'
     return "" if isinstance(value, (list, Mapping)) else "write it in quotes"
 
 
@@ -73,7 +73,7 @@ def in_source_words(problem: Problem, value: object, written: str) -> Problem:
     return replace(problem, message=message, hint=hint)
 
 
-def short_text(value: object) -> str:
+def _short(value: object) -> str:
     """A scalar's text, shortened to one line. (Python cannot print an int of thousands of digits.)"""
     if isinstance(value, int) and value.bit_length() > 256:
         return "too large to print"
@@ -212,9 +212,9 @@ def _translated(kind: str, found: object, context: Mapping[str, Any], loc: Field
         case "greater_than_equal":
             least = context["ge"]
             message = "must not be negative" if least == 0 else f"must be at least {least}"
-            return f"{message}, not {short_text(found)}", ""
+            return f"{message}, not {_short(found)}", ""
         case "less_than_equal":
-            return f"must be at most {context['le']}, not {short_text(found)}", ""
+            return f"must be at most {context['le']}, not {_short(found)}", ""
         case _ if kind in _WANTED:
             return f"must be {_WANTED[kind]}, not {describe_value(found)}", _type_hint(kind, found)
         case _:

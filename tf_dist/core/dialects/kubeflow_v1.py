@@ -6,7 +6,6 @@ The rules are those of Kubeflow's validating webhook, and further ones for jobs 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
@@ -29,12 +28,13 @@ from tf_dist.core.dialects.common_schema import (
     check_pod_names,
     container_names,
     named_port,
+    template_containers,
     with_defaults,
 )
 from tf_dist.core.dialects.field_errors import FieldErrors
 from tf_dist.core.dialects.pod_template import read_quantities, require_container
 from tf_dist.core.model import names
-from tf_dist.core.model.fieldpath import FieldPath, format_field_path, list_items, mapping, suggestion, value_at
+from tf_dist.core.model.fieldpath import FieldPath, format_field_path, list_items, mapping, suggestion, text, value_at
 from tf_dist.core.model.job import (
     Action,
     CleanPodPolicy,
@@ -134,6 +134,26 @@ class Spec(SchemaModel):
     ttl_seconds_after_finished: Seconds | None = None
     """How long the job is kept after its end, in seconds. Its place in v1.0."""
 
+    @property
+    def policy(self) -> RunPolicyShape:
+        """The limits and housekeeping; empty by default."""
+        return self.run_policy or RunPolicyShape()
+
+    @property
+    def gang(self) -> SchedulingPolicy:
+        """The settings of gang admission; empty by default."""
+        return self.policy.scheduling_policy or SchedulingPolicy()
+
+    @property
+    def types(self) -> dict[str, str]:
+        """The keys of the replicas by their type, as Kubeflow writes it."""
+        return {normalized_type(key): key for key in self.tf_replica_specs}
+
+    @property
+    def total(self) -> int:
+        """The number of all replicas."""
+        return sum(replicas.count for replicas in self.tf_replica_specs.values())
+
 
 class TFJob(Envelope):
     """A document of this dialect."""
@@ -212,13 +232,16 @@ def _with_port(template: object) -> object:
 
 def build(job: TFJob) -> Job:
     """The job of a checked document with defaults."""
-    policy = job.spec.run_policy or RunPolicyShape()
+    policy, gang = job.spec.policy, job.spec.gang
     dynamic = bool(job.spec.enable_dynamic_worker)
     annotations = job.metadata.annotations or {}
     groups = job.spec.tf_replica_specs.items()
     specs = tuple(_replica_spec(key, replicas, annotations, dynamic=dynamic) for key, replicas in groups)
     per_job = annotations.get(SERVICES_ANNOTATION) == ServiceStyle.PER_JOB
     success = _success(job.spec, specs)
+    all_replicas = sum(spec.min_replicas for spec in specs)
+    # A job that can never have more than one replica gets no TF_CONFIG, even with dynamic workers.
+    alone = sum(spec.most for spec in specs) == 1
     return Job(
         dialect=Dialect.TFJOB_V1,
         key=job.metadata.key,
@@ -228,9 +251,20 @@ def build(job: TFJob) -> Job:
         replica_specs=specs,
         success=success,
         running_types=tuple(dict.fromkeys(rule.type for rule in success)),
-        run_policy=_run_policy(policy, suspended=job.metadata.suspended),
-        scheduling=_scheduling(policy.scheduling_policy or SchedulingPolicy(), specs),
-        tf_config=_tf_config(dynamic, specs),
+        run_policy=RunPolicy(
+            clean_pods=CleanPodPolicy(policy.clean_pod_policy or "None"),
+            max_restarts=policy.backoff_limit,
+            active_deadline=policy.active_deadline_seconds,
+            ttl=policy.ttl_seconds_after_finished,
+            suspend=bool(policy.suspend) or job.metadata.suspended,
+        ),
+        scheduling=Scheduling(
+            min_available=all_replicas if gang.min_available is None else gang.min_available,
+            queue=gang.queue or "",
+            priority_class=gang.priority_class or "",
+            timeout=gang.schedule_timeout_seconds,
+        ),
+        tf_config=TFConfigStyle.NONE if alone else TFConfigStyle.SPARSE if dynamic else TFConfigStyle.V1,
         services=ServiceStyle.PER_JOB if per_job else ServiceStyle.PER_REPLICA,
         managed_elsewhere=policy.managed_by not in (None, TRAINING_OPERATOR),
     )
@@ -269,33 +303,6 @@ def _success(spec: Spec, specs: tuple[ReplicaSpec, ...]) -> tuple[SuccessRule, .
     return (every,) if spec.success_policy == "AllWorkers" else (SuccessRule(type=Role.WORKER, index=0), every)
 
 
-def _run_policy(policy: RunPolicyShape, *, suspended: bool) -> RunPolicy:
-    return RunPolicy(
-        clean_pods=CleanPodPolicy(policy.clean_pod_policy or "None"),
-        max_restarts=policy.backoff_limit,
-        active_deadline=policy.active_deadline_seconds,
-        ttl=policy.ttl_seconds_after_finished,
-        suspend=bool(policy.suspend) or suspended,
-    )
-
-
-def _scheduling(policy: SchedulingPolicy, specs: tuple[ReplicaSpec, ...]) -> Scheduling:
-    all_replicas = sum(spec.min_replicas for spec in specs)
-    return Scheduling(
-        min_available=all_replicas if policy.min_available is None else policy.min_available,
-        queue=policy.queue or "",
-        priority_class=policy.priority_class or "",
-        timeout=policy.schedule_timeout_seconds,
-    )
-
-
-def _tf_config(dynamic: bool, specs: tuple[ReplicaSpec, ...]) -> TFConfigStyle:
-    """No TF_CONFIG for a job that can never have more than one replica, even with dynamic workers."""
-    if sum(spec.most for spec in specs) == 1:
-        return TFConfigStyle.NONE
-    return TFConfigStyle.SPARSE if dynamic else TFConfigStyle.V1
-
-
 _SPECS: Final = LAYOUTS[Dialect.TFJOB_V1].replicas
 _RETIRED = {key: name for key in RETIRED_KEYS for name, info in Spec.model_fields.items() if info.alias == key}
 _BY_FOLDED = {name.casefold(): name for name in TYPES}
@@ -316,31 +323,38 @@ def validate(job: TFJob, out: FieldErrors) -> None:
     ]
     if check_metadata(job.metadata, out, letter_first=True):
         check_pod_names(job.metadata, groups, out)
-    _check_types(spec.tf_replica_specs, out)
-    _check_counts(spec.tf_replica_specs, out)
+    _check_types(spec, out)
+    _check_counts(spec, out)
     for key, replicas in spec.tf_replica_specs.items():
         require_container(replicas.template, (*_SPECS, key, "template"), out, named=TF_CONTAINER)
-    _check_retired(spec, out)
+    for key, field in _RETIRED.items():
+        old, new = getattr(spec, field), getattr(spec.policy, field)
+        if old is not None and new not in (None, old):
+            out.error(("spec", key), f"is {old} here and {new} in spec.runPolicy", "keep the one in spec.runPolicy")
+        elif old is not None:
+            out.warn(("spec", key), "it was here in v1.0, and is still used", f"move it to spec.runPolicy.{key}")
     _check_gang(spec, out)
     _check_elastic(job, out)
     if out.advice:
-        _advise_restart(spec.tf_replica_specs, out)
+        for key, replicas in spec.tf_replica_specs.items():
+            _advise_restart(key, replicas, out)
         _advise_always(spec, out)
-        _advise_master(spec.tf_replica_specs, out)
+        _advise_master(spec, out)
         _advise_leftovers(spec, out)
 
 
-def _check_types(specs: Mapping[str, Replicas], out: FieldErrors) -> None:
-    for key in specs:
+def _check_types(spec: Spec, out: FieldErrors) -> None:
+    keys = list(spec.tf_replica_specs)
+    for key in keys:
         if normalized_type(key) not in TYPES:
             out.error((*_SPECS, key), "unknown replica type", suggestion(key, TYPES))
-    for name, times in Counter(map(normalized_type, specs)).items():
-        if times > 1:
-            written = [key for key in specs if normalized_type(key) == name]
-            out.error((*_SPECS, written[-1]), f"{' and '.join(written)} are the same replica type", "keep one of them")
+    for name, last in spec.types.items():
+        if len(same := [key for key in keys if normalized_type(key) == name]) > 1:
+            out.error((*_SPECS, last), f"{' and '.join(same)} are the same replica type", "keep one of them")
 
 
-def _check_counts(specs: Mapping[str, Replicas], out: FieldErrors) -> None:
+def _check_counts(spec: Spec, out: FieldErrors) -> None:
+    specs = spec.tf_replica_specs
     leaders = [key for key in specs if normalized_type(key) in ("Chief", "Master")]
     if len(leaders) > 1:
         out.error((*_SPECS, leaders[-1]), f"two chiefs: {' and '.join(leaders)}", "a job has one Chief or one Master")
@@ -353,67 +367,37 @@ def _check_counts(specs: Mapping[str, Replicas], out: FieldErrors) -> None:
     worker = next((key for key in specs if normalized_type(key) == "Worker"), None)
     if not specs:
         out.error(_SPECS, "at least one replica type is required", f"known: {', '.join(TYPES)}")
-    elif not any(replicas.count for replicas in specs.values()):
+    elif not spec.total:
         out.error(_SPECS, "there are no replicas at all: nothing would run")
     elif not leaders and worker and specs[worker].count == 0:
-        out.error(
-            (*_SPECS, worker, "replicas"),
-            "0 workers and no chief: no replica decides whether the job has succeeded",
-            "give it a worker or a Chief",
-        )
-
-
-def _check_retired(spec: Spec, out: FieldErrors) -> None:
-    now = spec.run_policy or RunPolicyShape()
-    for key, field in _RETIRED.items():
-        old, new = getattr(spec, field), getattr(now, field)
-        if old is None:
-            continue
-        if new is not None and new != old:
-            out.error(("spec", key), f"is {old} here and {new} in spec.runPolicy", "keep the one in spec.runPolicy")
-        else:
-            out.warn(("spec", key), "it was here in v1.0, and is still used", f"move it to spec.runPolicy.{key}")
+        message = "0 workers and no chief: no replica decides whether the job has succeeded"
+        out.error((*_SPECS, worker, "replicas"), message, "give it a worker or a Chief")
 
 
 def _check_gang(spec: Spec, out: FieldErrors) -> None:
-    policy = spec.run_policy.scheduling_policy if spec.run_policy else None
-    if policy is None:
-        return
     place: FieldPath = ("spec", "runPolicy", "schedulingPolicy")
-    total = sum(replicas.count for replicas in spec.tf_replica_specs.values())
-    if policy.min_available is not None and policy.min_available > total > 0 and not out.partial:
-        out.error(
-            (*place, "minAvailable"),
-            f"{counted(policy.min_available, 'replica')} must start together, but the job has {total}: "
-            "it could never start",
-            f"write {total} or less, or leave it out",
-        )
-    if policy.min_resources is not None:
-        read_quantities(policy.min_resources, (*place, "minResources"), out)
+    least = spec.gang.min_available
+    if least is not None and least > spec.total > 0 and not out.partial:
+        message = f"{counted(least, 'replica')} must start together, but the job has {spec.total}"
+        hint = f"write {spec.total} or less, or leave it out"
+        out.error((*place, "minAvailable"), f"{message}: it could never start", hint)
+    if spec.gang.min_resources is not None:
+        read_quantities(spec.gang.min_resources, (*place, "minResources"), out)
         out.warn((*place, "minResources"), "is not used: tf-dist adds up what the gang's pods request")
 
 
 def _check_elastic(job: TFJob, out: FieldErrors) -> None:
     """Check the bounds of workers, and warn about restarts if the job cannot be resized while it runs."""
     annotations, spec = job.metadata.annotations, job.spec
-    counts = {normalized_type(key): replicas.count for key, replicas in spec.tf_replica_specs.items()}
-    workers = counts.get("Worker")
+    workers = spec.tf_replica_specs[spec.types["Worker"]].count if "Worker" in spec.types else None
     common_annotations.check_worker_bounds(annotations, workers, "spec.tfReplicaSpecs.Worker.replicas", out)
     least, most = (common_annotations.worker_bound(annotations, key) for key in (MIN_WORKERS, MAX_WORKERS))
     if workers is None or out.partial:
         return
-    gang = (
-        spec.run_policy.scheduling_policy.min_available
-        if spec.run_policy and spec.run_policy.scheduling_policy
-        else None
-    )
-    needed = sum(counts.values()) - workers + (least or workers)
+    gang, needed = spec.gang.min_available, spec.total - workers + (least or workers)
     if least is not None and gang is not None and gang != needed:
-        out.error(
-            common_annotations.annotation_path(MIN_WORKERS),
-            f"is {least}, which makes a gang of {needed} with the other replicas, but minAvailable is {gang}",
-            "leave minAvailable out",
-        )
+        message = f"is {least}, which makes a gang of {needed} with the other replicas, but minAvailable is {gang}"
+        out.error(common_annotations.annotation_path(MIN_WORKERS), message, "leave minAvailable out")
     changes = (least is not None and least < workers) or (most is not None and most > workers)
     if changes and not spec.enable_dynamic_worker:
         out.warn(
@@ -423,24 +407,20 @@ def _check_elastic(job: TFJob, out: FieldErrors) -> None:
         )
 
 
-def _advise_restart(specs: Mapping[str, Replicas], out: FieldErrors) -> None:
-    for key, replicas in specs.items():
-        written = value_at(replicas.template, "spec", "restartPolicy")
-        policy = replicas.restart_policy or "Never"
-        used = "Never" if policy == "ExitCode" else policy
-        if isinstance(written, str) and written != used and not out.is_wrong((*_SPECS, key, "restartPolicy")):
-            said = f"{key}'s {'' if replicas.restart_policy else 'default '}restartPolicy {policy}"
-            out.warn(
-                (*_SPECS, key, "template", "spec", "restartPolicy"),
-                f"{written} is overridden by {said}",
-                f"write it in spec.tfReplicaSpecs.{key}.restartPolicy",
-            )
+def _advise_restart(key: str, replicas: Replicas, out: FieldErrors) -> None:
+    """Warn about a policy of the template that has no effect."""
+    written = value_at(replicas.template, "spec", "restartPolicy")
+    policy = replicas.restart_policy or "Never"
+    used = "Never" if policy == "ExitCode" else policy
+    if isinstance(written, str) and written != used and not out.is_wrong((*_SPECS, key, "restartPolicy")):
+        said = f"{key}'s {'' if replicas.restart_policy else 'default '}restartPolicy {policy}"
+        place = (*_SPECS, key, "template", "spec", "restartPolicy")
+        out.warn(place, f"{written} is overridden by {said}", f"write it in spec.tfReplicaSpecs.{key}.restartPolicy")
 
 
 def _advise_always(spec: Spec, out: FieldErrors) -> None:
     """Warn if the replicas that decide success never end, because the kubelet restarts them."""
-    types = {normalized_type(key): key for key in spec.tf_replica_specs}
-    deciding = next((types[name] for name in ("Chief", "Master", "Worker") if name in types), None)
+    deciding = next((spec.types[name] for name in ("Chief", "Master", "Worker") if name in spec.types), None)
     if deciding is None or spec.tf_replica_specs[deciding].restart_policy != "Always":
         return
     limit = spec.run_policy.backoff_limit if spec.run_policy else spec.backoff_limit
@@ -455,25 +435,24 @@ def _advise_always(spec: Spec, out: FieldErrors) -> None:
 _VERSION_1: Final = re.compile(r":v?1\.[0-9][^/]*$")
 
 
-def _advise_master(specs: Mapping[str, Replicas], out: FieldErrors) -> None:
+def _advise_master(spec: Spec, out: FieldErrors) -> None:
     """Warn of a Master unless its image is tagged as TensorFlow 1; a lone replica gets no TF_CONFIG."""
-    for key, replicas in specs.items():
-        alone = sum(other.count for other in specs.values()) == 1
-        images = [value_at(one, "image") for one in list_items(value_at(replicas.template, "spec", "containers"))]
-        old = any(isinstance(image, str) and _VERSION_1.search(image) for image in images)
-        if normalized_type(key) == "Master" and not alone and not old:
-            out.warn(
-                (*_SPECS, key),
-                "TensorFlow 2 refuses a TF_CONFIG that names a master (Unrecognized task_type)",
-                "write Chief, unless the program reads TF_CONFIG itself or runs on TensorFlow 1",
-            )
+    key = spec.types.get("Master")
+    if key is None or spec.total == 1:
+        return
+    containers = template_containers(spec.tf_replica_specs[key].template)
+    if not any(_VERSION_1.search(text(container.get("image"))) for _, container in containers):
+        out.warn(
+            (*_SPECS, key),
+            "TensorFlow 2 refuses a TF_CONFIG that names a master (Unrecognized task_type)",
+            "write Chief, unless the program reads TF_CONFIG itself or runs on TensorFlow 1",
+        )
 
 
 def _advise_leftovers(spec: Spec, out: FieldErrors) -> None:
     """Warn about replicas that will keep running, or a job that never ends."""
     types = {normalized_type(key) for key, replicas in spec.tf_replica_specs.items() if replicas.count}
-    policy = (spec.run_policy and spec.run_policy.clean_pod_policy) or spec.clean_pod_policy
-    if "PS" in types and policy is None:
+    if "PS" in types and (spec.policy.clean_pod_policy or spec.clean_pod_policy) is None:
         out.warn(
             ("spec", "runPolicy", "cleanPodPolicy"),
             "is not set, so parameter servers keep running when the job has succeeded",

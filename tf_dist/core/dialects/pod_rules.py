@@ -19,7 +19,6 @@ from tf_dist.core.dialects.field_errors import (
     check_quantity,
     describe_value,
     quote_hint,
-    short_text,
     unknown_value,
 )
 from tf_dist.core.model.fieldpath import FieldPath, mapping, nearest_word, suggestion
@@ -53,7 +52,8 @@ _VALUE_HINT: Final = "at most 63 letters, digits, '-', '_' and '.', a letter or 
 def _is(valid: Callable[[str], object], what: str, hint: str) -> FieldRule:
     def check(value: str, loc: FieldPath, out: FieldErrors) -> None:
         if value and not valid(value):
-            out.error(loc, f"{short_text(value)} is not {what}", hint)
+            shown = value if len(value) <= 80 else f"{value[:77]}..."
+            out.error(loc, f"{shown!r} is not {what}", hint)
 
     return check
 
@@ -121,7 +121,7 @@ def label_rules(labels: Mapping[Any, Any], loc: FieldPath, out: FieldErrors) -> 
     """Check the keys and values of labels, or of a node selector."""
     for key, value in labels.items():
         if isinstance(key, str) and not is_label_key(key):
-            out.error((*loc, key), f"{short_text(key)} is not the key of a label", _KEY_HINT)
+            out.error((*loc, key), f"{key!r} is not the key of a label", _KEY_HINT)
         if isinstance(value, str):
             _label_value(value, (*loc, str(key)), out)
 

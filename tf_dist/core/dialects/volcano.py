@@ -8,6 +8,7 @@ setting is an error if the job would run differently without it, otherwise a war
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
@@ -407,27 +408,12 @@ def _check_dependencies(tasks: Sequence[Task], names: Sequence[str], out: FieldE
                 place = ("spec", "tasks", index, "dependsOn", "name")
                 out.error(place, f"there is no task {name!r}", suggestion(name, names))
         known.setdefault(names[index], [name for name in wanted if name in names])
-    if circle := _find_cycle(known):
+    try:
+        TopologicalSorter(known).prepare()
+    except CycleError as error:
+        circle = [str(name) for name in reversed(error.args[1])]
         index = names.index(circle[0])
-        out.error(("spec", "tasks", index, "dependsOn"), f"waits for itself: {' -> '.join((*circle, circle[0]))}")
-
-
-def _find_cycle(edges: Mapping[str, Sequence[str]]) -> list[str]:
-    """A cycle in the graph, in order; empty if there is none. (Iterative, because a document may be deep.)"""
-    done: set[str] = set()
-    for start in edges:
-        path, branches = [start], [iter(edges[start])]
-        while branches and start not in done:
-            follower = next((name for name in branches[-1] if name not in done), None)
-            if follower is None:
-                branches.pop()
-                done.add(path.pop())
-            elif follower in path:
-                return path[path.index(follower) :]
-            else:
-                path.append(follower)
-                branches.append(iter(edges[follower]))
-    return []
+        out.error(("spec", "tasks", index, "dependsOn"), f"waits for itself: {' -> '.join(circle)}")
 
 
 def _check_gang(spec: Spec, out: FieldErrors) -> None:
