@@ -68,43 +68,29 @@ def _parsed(document: Any, out: FieldErrors) -> Parsed:
     job = common_annotations.with_annotations(form.build(_valid(ready, form.model)))
     check_environment(job, out)
     out.raise_errors()
-    _advise_tf_config(job, raw_templates(document, dialect), out)
-    _advise_images(raw_templates(document, dialect), out)
-    _advise_priority_classes(document, raw_templates(document, dialect), out)
+    _advise(job, document, out)
     return Parsed(job=job, document=ready, warnings=out.warnings)
 
 
-def _advise_tf_config(job: Job, templates: Iterable[RawTemplate], out: FieldErrors) -> None:
-    """Warn about a TF_CONFIG of the user. It precedes tf-dist's in the environment, so tf-dist's takes effect."""
-    if job.tf_config is TFConfigStyle.NONE:
-        return
-    for raw in templates:
-        for place, container in template_containers(raw.template):
-            if any(value_at(entry, "name") == "TF_CONFIG" for entry in list_items(container.get("env"))):
-                out.warn((*raw.loc, *place, "env"), "tf-dist sets TF_CONFIG, and this one is overridden", "remove it")
-
-
-def _advise_images(templates: Iterable[RawTemplate], out: FieldErrors) -> None:
-    """Check images. An API server accepts any text, and the pod would then wait for an image that does not exist."""
-    for raw in templates:
-        for field in ("initContainers", "containers"):
-            for place, container in template_containers(raw.template, field):
-                if found := placeholders.find_placeholder(text(container.get("image"))):
-                    loc = (*raw.loc, *place, "image")
-                    said = placeholders.placeholder_problem(format_field_path(loc), found)
-                    out.warn(loc, said.message, said.hint)
-
-
-def _advise_priority_classes(document: Document, templates: Iterable[RawTemplate], out: FieldErrors) -> None:
-    """Warn about a priority class that Kubernetes reserves for components of the cluster, because admission
-    refuses it.
-    """
+def _advise(job: Job, document: Document, out: FieldErrors) -> None:
+    """Warn about settings that an API server accepts, but with which pods do not run as intended."""
     of_job = filter(None, (layout.priority_class for layout in LAYOUTS.values()))
-    named = [(loc, value_at(document, *map(str, loc))) for loc in of_job]
-    for raw in templates:
-        named.append(((*raw.loc, "spec", "priorityClassName"), value_at(raw.template, "spec", "priorityClassName")))
-    for loc, name in named:
-        if text(name).startswith(SYSTEM_CLASSES):
+    classes: list[tuple[FieldPath, object]] = [(loc, value_at(document, *map(str, loc))) for loc in of_job]
+    for raw in raw_templates(document, job.dialect):
+        classes.append(((*raw.loc, "spec", "priorityClassName"), value_at(raw.template, "spec", "priorityClassName")))
+        containers = list(template_containers(raw.template))
+        for place, container in containers:
+            named = {value_at(entry, "name") for entry in list_items(container.get("env"))}
+            # The user's precedes tf-dist's in the environment, so tf-dist's takes effect.
+            if job.tf_config is not TFConfigStyle.NONE and "TF_CONFIG" in named:
+                out.warn((*raw.loc, *place, "env"), "tf-dist sets TF_CONFIG, and this one is overridden", "remove it")
+        for place, container in (*template_containers(raw.template, "initContainers"), *containers):
+            if found := placeholders.find_placeholder(text(container.get("image"))):
+                loc = (*raw.loc, *place, "image")
+                said = placeholders.placeholder_problem(format_field_path(loc), found)
+                out.warn(loc, said.message, said.hint)
+    for loc, name in classes:
+        if text(name).startswith(SYSTEM_CLASSES):  # of components of the cluster: admission refuses them
             message = f'priority class "{name}" is for components of the cluster: the job waits forever'
             out.warn(loc, message, "name another priority class, or none")
 
@@ -184,7 +170,8 @@ def _check(document: dict[str, Any], dialect: Dialect, out: FieldErrors) -> None
         check_template(raw.template, raw.loc, out, replicas=raw.replicas, containers_optional=raw.server)
     _check_size(raw_templates(document, dialect), out)
     if model is None:
-        model = _rest(functools.reduce(_without, filter(None, wrong), document), form.model)
+        # Without what is unreadable, so that the rest can be checked.
+        model = _rest(functools.reduce(_with, filter(None, wrong), document), form.model)
         if model is None:
             return
     form.check(model, out)
@@ -198,18 +185,21 @@ def _rest(document: dict[str, Any], model: type[BaseModel]) -> BaseModel | None:
             return model.model_validate(document, extra="ignore")
         except ValidationError as error:
             lacking = [one["loc"] for one in error.errors(include_url=False) if one["type"] == "missing"]
-            document = functools.reduce(_with_nothing, lacking, document)
+            document = functools.reduce(lambda rest, loc: _with(rest, loc, {}), lacking, document)
     return None
 
 
-def _with_nothing(value: Any, loc: Sequence[str | int]) -> Any:
-    """A copy with an empty mapping at a missing path."""
+def _with(value: Any, loc: Sequence[str | int], new: Any = ...) -> Any:
+    """A copy with a new value at a path of a document, or without the value there (``...``)."""
     key, deeper = loc[0], loc[1:]
-    if isinstance(value, dict):
-        return {**value, key: _with_nothing(value[key], deeper) if deeper and key in value else {}}
     if isinstance(value, list) and isinstance(key, int) and key < len(value) and deeper:
-        return [*value[:key], _with_nothing(value[key], deeper), *value[key + 1 :]]
-    return value
+        return [*value[:key], _with(value[key], deeper, new), *value[key + 1 :]]
+    if not isinstance(value, dict) or (deeper and key not in value):
+        return value
+    if deeper:
+        return {**value, key: _with(value[key], deeper, new)}
+    others = {name: kept for name, kept in value.items() if name != key}
+    return others if new is ... else {**others, key: new}
 
 
 def _check_size(templates: Iterable[RawTemplate], out: FieldErrors) -> None:
@@ -220,15 +210,3 @@ def _check_size(templates: Iterable[RawTemplate], out: FieldErrors) -> None:
         if total > MAX_REPLICAS:
             out.error(raw.loc[:-1], f"with it the job has more than {MAX_REPLICAS} pods", "make it several jobs")
             return
-
-
-def _without(value: Any, loc: Sequence[str | int]) -> Any:
-    """A copy without the unreadable value at a path, so that the rest can be checked."""
-    key, deeper = loc[0], loc[1:]
-    if isinstance(value, dict) and key in value:
-        if not deeper:
-            return {name: kept for name, kept in value.items() if name != key}
-        return {**value, key: _without(value[key], deeper)}
-    if isinstance(value, list) and isinstance(key, int) and key < len(value) and deeper:
-        return [*value[:key], _without(value[key], deeper), *value[key + 1 :]]
-    return value

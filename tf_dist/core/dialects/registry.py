@@ -125,20 +125,17 @@ def _with_bounds(document: Document) -> dict[str, Any]:
 
 def advise_version(document: Document, out: FieldErrors) -> None:
     """Warnings that a document runs as another version, with the differences."""
+    former = _is_forerunner(document)
+    if former:
+        message = f"{document['apiVersion']} is run as {Dialect.TFJOB_V1}"
+        out.warn(("apiVersion",), message, f"tf-dist convert --to {Dialect.TFJOB_V1} writes it so; kubectl needs that")
     for key, replicas in mapping(value_at(document, "spec", "tfReplicaSpecs")).items():
+        place = ("spec", "tfReplicaSpecs", str(key))
         if replicas is None:
-            out.warn(("spec", "tfReplicaSpecs", str(key)), "is empty, so the job has no such replicas", "leave it out")
-    if not _is_forerunner(document):
-        return
-    out.warn(
-        ("apiVersion",),
-        f"{document['apiVersion']} is run as {Dialect.TFJOB_V1}",
-        f"tf-dist convert --to {Dialect.TFJOB_V1} writes it so; kubectl needs that",
-    )
-    for key, replicas in mapping(value_at(document, "spec", "tfReplicaSpecs")).items():
-        if value_at(replicas, "restartPolicy") == "ExitCode":
-            place = ("spec", "tfReplicaSpecs", str(key), "restartPolicy")
-            out.warn(place, "retries exit codes from 128 up; it was 130, 137, 138 and 143 only", "")
+            out.warn(place, "is empty, so the job has no such replicas", "leave it out")
+        if former and value_at(replicas, "restartPolicy") == "ExitCode":
+            message = "retries exit codes from 128 up; it was 130, 137, 138 and 143 only"
+            out.warn((*place, "restartPolicy"), message)
 
 
 def _unknown(document: Document, version: object, kind: object, out: FieldErrors) -> None:
@@ -147,10 +144,12 @@ def _unknown(document: Document, version: object, kind: object, out: FieldErrors
         out.error(("kind",), *known)
         return
     kinds = sorted({one.kind for one in Dialect})
-    if isinstance(version, str) and isinstance(kind, str) and not _resembles_a_job(version, kind, kinds):
-        article = "an" if kind[:1] in "AEIOU" else "a"
-        out.error(("kind",), f"{article} {kind} is neither a job nor an object that goes with jobs", _BESIDE)
-        return
+    if isinstance(version, str) and isinstance(kind, str):
+        groups = {one.value.partition("/")[0] for one in Dialect}
+        if not nearest_word(version.partition("/")[0], groups) and not nearest_word(kind, kinds):
+            article = "an" if kind[:1] in "AEIOU" else "a"
+            out.error(("kind",), f"{article} {kind} is neither a job nor an object that goes with jobs", _BESIDE)
+            return
     versions = [one.value for one in Dialect if one.kind == kind] or [one.value for one in Dialect]
     if kind == Dialect.TFJOB_V1.kind and (actual := spec_layout(document)):
         versions = [actual]
@@ -164,16 +163,8 @@ def _unknown(document: Document, version: object, kind: object, out: FieldErrors
 
 _BESIDE: Final = (
     "apply it with kubectl from a file of its own; in addition to jobs, a file can contain ConfigMaps, Secrets, "
-    "Services, "
-    "PersistentVolumeClaims and Queues"
+    "Services, PersistentVolumeClaims and Queues"
 )
-
-
-def _resembles_a_job(version: str, kind: str, kinds: Collection[str]) -> bool:
-    """Whether a document is probably meant as a job, by its group or its kind."""
-    groups = {one.value.partition("/")[0] for one in Dialect}
-    group = version.partition("/")[0]
-    return bool(nearest_word(group, groups) or nearest_word(kind, kinds))
 
 
 def _unknown_word(key: str, found: object, known: list[str], out: FieldErrors) -> None:

@@ -43,25 +43,18 @@ def scale_patch(document: Document, workers: int) -> dict[str, Any]:
     # The annotation for the maximum of workers, lowered to this number; empty if the job has none.
     most = worker_bound(mapping(value_at(document, "metadata", "annotations")), MAX_WORKERS)
     lowered = {MAX_WORKERS: str(workers)} if most is not None and most > workers > 0 else {}
+    annotations = [Override(("metadata", "annotations", key), value) for key, value in lowered.items()]
     try:
-        read(_with_annotations({**document, top: {**document[top], field: after}}, lowered))
-    except InvalidJob as error:
-        raise InvalidJob([*_scaled_error(error, format_field_path(place), workers)]) from error
+        read(apply_overrides({**document, top: {**document[top], field: after}}, annotations))
+    except InvalidJob as error:  # introduced by the requested change, because no file contains it
+        asked, path = f"with {counted(workers, 'worker')}", format_field_path(place)
+        found = (Problem(one.path or path, f"{asked}: {one.message}", one.hint) for one in error.problems)
+        raise InvalidJob(found) from error
     version = value_at(document, "metadata", "resourceVersion")
     metadata: dict[str, Any] = {"annotations": lowered} if lowered else {}
     if version and (lowered or not isinstance(before, Mapping)):
         metadata["resourceVersion"] = version
     return {**({"metadata": metadata} if metadata else {}), top: {field: change}}
-
-
-def _with_annotations(document: Document, annotations: Mapping[str, str]) -> Document:
-    if not annotations:
-        return document
-    metadata = mapping(document.get("metadata"))
-    return {
-        **document,
-        "metadata": {**metadata, "annotations": {**mapping(metadata.get("annotations")), **annotations}},
-    }
 
 
 def _workers(document: Document, dialect: Dialect) -> FieldPath:
@@ -83,13 +76,6 @@ def replica_paths(document: Document, dialect: Dialect, job: Job) -> tuple[Field
     place = LAYOUTS[dialect].replicas
     keys = {str(key).casefold(): key for key in value_at(document, *map(str, place))}
     return tuple((*place, keys[spec.type]) for spec in job.replica_specs)
-
-
-def _scaled_error(error: InvalidJob, place: str, workers: int) -> Iterator[Problem]:
-    """The errors of the scaled job, introduced by the requested change, because no file contains it."""
-    for problem in error.problems:
-        asked = counted(workers, "worker")
-        yield Problem(problem.path or place, f"with {asked}: {problem.message}", problem.hint)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,16 +123,12 @@ def apply_step_overrides(document: Document, tailoring: StepOverrides) -> dict[s
     ]
     if tailoring.packages:
         changes.append(Override(("metadata", "annotations", PACKAGES), " ".join(tailoring.packages)))
-    if tailoring.tidy and dialect is Dialect.TFJOB_V1 and not _has_clean_pod_policy(document):
+    stated = value_at(document, *_CLEAN_PODS) or value_at(document, "spec", "cleanPodPolicy")  # as v1.0 has it
+    if tailoring.tidy and dialect is Dialect.TFJOB_V1 and stated is None:
         changes.append(Override(_CLEAN_PODS, "Running"))
     if problems:
         raise InvalidJob(problems)
     return dict(apply_overrides(document, changes))
-
-
-def _has_clean_pod_policy(document: Document) -> bool:
-    """Set the value in its place, or in the place of the first version of the format."""
-    return value_at(document, *_CLEAN_PODS) is not None or value_at(document, "spec", "cleanPodPolicy") is not None
 
 
 def _counts(
