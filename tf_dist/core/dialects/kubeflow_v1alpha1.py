@@ -7,7 +7,6 @@ not run: a chief that does not exist, two entries of one type, contradictory bou
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, Literal
@@ -31,13 +30,14 @@ from tf_dist.core.dialects.common_schema import (
     check_label,
     check_metadata,
     container_names,
+    template_containers,
     with_defaults,
 )
 from tf_dist.core.dialects.field_errors import MISSING, FieldErrors
 from tf_dist.core.dialects.kubeflow_v1 import RETRYABLE
 from tf_dist.core.dialects.pod_template import require_container
 from tf_dist.core.model import names
-from tf_dist.core.model.fieldpath import FieldPath, list_items, mappings, value_at
+from tf_dist.core.model.fieldpath import FieldPath, list_items, value_at
 from tf_dist.core.model.job import (
     Action,
     CleanPodPolicy,
@@ -144,9 +144,9 @@ class Spec(SchemaModel):
         )
 
     @property
-    def elastic(self) -> tuple[int, int]:
-        """The minimum and maximum of workers; 0 for no bound."""
-        return self.min_instance or 0, self.max_instance or 0
+    def workers(self) -> Replicas | None:
+        """The first entry of workers."""
+        return next((one for one in self.replica_specs if one.kind == "WORKER"), None)
 
 
 class TFJob(Envelope):
@@ -261,14 +261,12 @@ def validate(job: TFJob, out: FieldErrors) -> None:
     if spec.scheduler_name:
         check_label(spec.scheduler_name, ("spec", "schedulerName"), out)
     if spec.tensorboard is not None:
-        out.warn(
-            ("spec", "tensorboard"), "tf-dist does not start TensorBoard", "run it separately, on the logs of the job"
-        )
+        hint = "run it separately, on the logs of the job"
+        out.warn(("spec", "tensorboard"), "tf-dist does not start TensorBoard", hint)
     for key, value in (("batch-size", spec.batch_size), ("modelName", spec.model_name)):
         if value:
-            out.warn(
-                ("spec", key), "is not used: tf-dist schedules by replicas and requests, as DRAGON did", "leave it out"
-            )
+            message = "is not used: tf-dist schedules by replicas and requests, as DRAGON did"
+            out.warn(("spec", key), message, "leave it out")
     common_annotations.warn_unused_annotation(job.metadata.annotations, MIN_WORKERS, "spec.min-instance", out)
     common_annotations.warn_unused_annotation(job.metadata.annotations, MAX_WORKERS, "spec.max-instance", out)
     for index, replicas in enumerate(spec.replica_specs):
@@ -309,16 +307,12 @@ def _check_replicas(replicas: Replicas, loc: FieldPath, out: FieldErrors) -> Non
 def _check_types(spec: Spec, out: FieldErrors) -> None:
     if not spec.replica_specs:
         out.error(_SPECS, "at least one entry is required")
-    first: Counter[str] = Counter()
+    kinds = [replicas.kind for replicas in spec.replica_specs]
     for index, replicas in enumerate(spec.replica_specs):
-        first[replicas.kind] += 1
-        if first[replicas.kind] > 1 and not out.partial:
+        if replicas.kind in kinds[:index] and not out.partial:
             implied = "" if replicas.tf_replica_type else " (the default)"
-            out.error(
-                (*_SPECS, index, "tfReplicaType"),
-                f"a second entry of type {replicas.kind}{implied}",
-                "put their replicas into one entry",
-            )
+            message = f"a second entry of type {replicas.kind}{implied}"
+            out.error((*_SPECS, index, "tfReplicaType"), message, "put their replicas into one entry")
 
 
 def _check_chief(spec: Spec, out: FieldErrors) -> None:
@@ -342,37 +336,31 @@ def _check_chief(spec: Spec, out: FieldErrors) -> None:
 
 
 def _check_elastic(spec: Spec, out: FieldErrors) -> None:
-    least, most = spec.elastic
-    workers = next(((at, one) for at, one in enumerate(spec.replica_specs) if one.kind == "WORKER"), None)
-    if not least and not most:
-        return
+    least, most, workers = spec.min_instance or 0, spec.max_instance or 0, spec.workers
     if least and most and least > most:
         out.error(("spec", "min-instance"), f"is {least}, more than max-instance {most}", "swap the two values")
-    if workers is None:
+    if workers is None and (least or most):
         out.warn(("spec", "min-instance" if least else "max-instance"), "limits the workers, but the job has none")
+    if workers is None:
         return
-    index, group = workers
-    place, has = (*_SPECS, index, "replicas"), f"{counted(group.count, 'worker')} {are(group.count)}"
-    if group.count < least:
+    place = (*_SPECS, spec.replica_specs.index(workers), "replicas")
+    has = f"{counted(workers.count, 'worker')} {are(workers.count)}"
+    if workers.count < least:
         out.error(place, f"{has} fewer than min-instance {least}", f"write {least} or more")
-    if most and group.count > most:
+    if most and workers.count > most:
         out.error(place, f"{has} more than max-instance {most}", f"write {most} or fewer")
 
 
 def _check_batches(spec: Spec, out: FieldErrors) -> None:
     """Check that workers have the argument by which they receive their part of the total."""
-    place: FieldPath = ("spec", "total-number")
-    workers = next((one for one in spec.replica_specs if one.kind == "WORKER"), None)
+    place, workers = ("spec", "total-number"), spec.workers
     if not spec.total_number:
         return
-    if workers is None or not _has_batches_argument(workers.template):
+    containers = template_containers(workers.template) if workers else ()
+    arguments = [list_items(one.get("args")) for _, one in containers if one.get("name") == TF_CONTAINER]
+    flags = (one for each in arguments for one in each if isinstance(one, str))
+    if workers is None or not any(map(names.BATCHES_FLAG.fullmatch, flags)):
         out.warn(place, "no worker has an argument --num_batches to receive its share", "write --num_batches=1")
     elif 0 < spec.total_number < workers.count:
         has = f"{counted(spec.total_number, 'batch', 'batches')} {are(spec.total_number)}"
         out.warn(place, f"{has} fewer than the {workers.count} workers", "each gets one")
-
-
-def _has_batches_argument(template: object) -> bool:
-    containers = mappings(value_at(template, "spec", "containers"))
-    arguments = [list_items(one.get("args")) for one in containers if one.get("name") == TF_CONTAINER]
-    return any(isinstance(one, str) and names.BATCHES_FLAG.fullmatch(one) for each in arguments for one in each)

@@ -340,9 +340,9 @@ def validate(job: VolcanoJob, out: FieldErrors) -> None:
     """Check all rules about our own keys."""
     spec = job.spec
     names = [task_name(task, index) for index, task in enumerate(spec.tasks)]
-    svc = volcano_plugins.job_plugins(spec.plugins).svc
+    plugins = volcano_plugins.job_plugins(spec.plugins)
     # The svc plugin makes a service of the job's name, and a service's name starts with a letter.
-    named = check_metadata(job.metadata, out, letter_first=svc)
+    named = check_metadata(job.metadata, out, letter_first=plugins.svc)
     labels = [check_label(name, ("spec", "tasks", index, "name"), out) for index, name in enumerate(names)]
     if named and all(labels):
         most = common_annotations.worker_bound(job.metadata.annotations, MAX_WORKERS) or 0
@@ -355,7 +355,6 @@ def validate(job: VolcanoJob, out: FieldErrors) -> None:
     _check_elastic(job, out)
     _check_volumes(spec, out)
     _check_not_done(spec, out)
-    plugins = volcano_plugins.job_plugins(spec.plugins)
     volcano_plugins.check_plugins(spec.plugins, names, out)
     if out.advice and (job.metadata.annotations or {}).get(GANG_SCHEDULER) != GangScheduler.VOLCANO:
         templates_ = [task.template for task in spec.tasks]
@@ -385,16 +384,12 @@ def _check_tasks(spec: Spec, names: Sequence[str], out: FieldErrors) -> None:
         if task.replicas is None and not out.partial:
             out.warn((*place, "replicas"), "is missing, and Volcano reads that as 0", "write the number of replicas")
         if task.min_available is not None and task.min_available > task.count and not out.partial:
-            out.error(
-                (*place, "minAvailable"),
-                f"{task.min_available} of {names[index]} must run at once, but there are {task.count}",
-                f"write {task.count} or less",
-            )
+            message = f"{task.min_available} of {names[index]} must run at once, but there are {task.count}"
+            out.error((*place, "minAvailable"), message, f"write {task.count} or less")
         require_container(task.template, (*place, "template"), out)
         if task.partition_policy is not None:
-            out.error(
-                (*place, "partitionPolicy"), "tf-dist does not divide tasks into partitions", "make tasks of them"
-            )
+            message = "tf-dist does not divide tasks into partitions"
+            out.error((*place, "partitionPolicy"), message, "make tasks of them")
         if task.topology_policy not in (None, "none"):
             out.warn((*place, "topologyPolicy"), "tf-dist does not place by NUMA node; this is not used")
 
@@ -420,16 +415,12 @@ def _check_gang(spec: Spec, out: FieldErrors) -> None:
     if out.partial:
         return
     if spec.min_available is not None and spec.min_available > spec.total > 0:
-        out.error(
-            ("spec", "minAvailable"),
-            f"{counted(spec.min_available, 'pod')} must run at once, but the tasks have {spec.total}: "
-            "it could never start",
-            f"write {spec.total} or less, or leave it out",
-        )
+        message = f"{counted(spec.min_available, 'pod')} must run at once, but the tasks have {spec.total}"
+        hint = f"write {spec.total} or less, or leave it out"
+        out.error(("spec", "minAvailable"), f"{message}: it could never start", hint)
     if spec.min_success is not None and spec.min_success > spec.total:
-        out.error(
-            ("spec", "minSuccess"), f"{counted(spec.min_success, 'pod')} must succeed, but the tasks have {spec.total}"
-        )
+        message = f"{counted(spec.min_success, 'pod')} must succeed, but the tasks have {spec.total}"
+        out.error(("spec", "minSuccess"), message)
 
 
 def _check_elastic(job: VolcanoJob, out: FieldErrors) -> None:
@@ -519,28 +510,8 @@ ANY_EVENT: Final = "*"
 UNREACHABLE_EVENT: Final = "JobUpdated"
 """Accepted by Volcano and never emitted."""
 
-EVENTS: Final = (
-    ANY_EVENT,
-    Event.POD_FAILED.value,
-    Event.POD_EVICTED.value,
-    Event.POD_PENDING.value,
-    Event.UNKNOWN.value,
-    Event.TASK_COMPLETED.value,
-    Event.TASK_FAILED.value,
-    UNREACHABLE_EVENT,
-)
-ACTIONS: Final = tuple(
-    action.value
-    for action in (
-        Action.ABORT_JOB,
-        Action.RESTART_JOB,
-        Action.RESTART_TASK,
-        Action.RESTART_POD,
-        Action.TERMINATE_JOB,
-        Action.COMPLETE_JOB,
-        Action.RESUME_JOB,
-    )
-)
+EVENTS: Final = ("*", "PodFailed", "PodEvicted", "PodPending", "Unknown", "TaskCompleted", "TaskFailed", "JobUpdated")
+ACTIONS: Final = ("AbortJob", "RestartJob", "RestartTask", "RestartPod", "TerminateJob", "CompleteJob", "ResumeJob")
 _INTERNAL_EVENTS: Final = ("OutOfSync", "CommandIssued", "PodRunning")
 _INTERNAL_ACTIONS: Final = ("SyncJob", "EnqueueJob", "SyncQueue", "OpenQueue", "CloseQueue")
 
@@ -601,11 +572,8 @@ def _check_action(policy: Policy, loc: FieldPath, out: FieldErrors) -> None:
     elif policy.action == "RestartPartition":
         out.error(place, "tf-dist does not know partitions, and would restart nothing", "RestartTask or RestartPod")
     elif policy.action in _INTERNAL_ACTIONS:
-        out.error(
-            place,
-            f"{policy.action} is internal to Volcano and cannot be used in a policy",
-            f"known: {', '.join(ACTIONS)}",
-        )
+        message = f"{policy.action} is internal to Volcano and cannot be used in a policy"
+        out.error(place, message, f"known: {', '.join(ACTIONS)}")
     elif policy.action not in ACTIONS:
         out.error(place, f"unknown action {policy.action!r}", suggestion(policy.action, ACTIONS))
 
@@ -624,20 +592,18 @@ def _check_event(name: str, policy: Policy, loc: FieldPath, out: FieldErrors) ->
 def _check_twice(policies: Sequence[Policy], loc: FieldPath, out: FieldErrors) -> None:
     seen: set[str | int] = set()
     for index, policy in enumerate(policies):
-        for name in events_of(policy):
+        named = events_of(policy)
+        for name in named:
             if name in seen:
                 out.error((*loc, index), f"event {name} already has a policy", "the first one wins: keep one of them")
-        if policy.exit_code is not None and policy.exit_code in seen:
-            place = (*loc, index, "exitCode")
-            out.error(place, f"exit code {policy.exit_code} already has a policy", "keep one of them")
-        seen.update(events_of(policy), [] if policy.exit_code is None else [policy.exit_code])
-    named = {name for policy in policies for name in events_of(policy)}
-    if ANY_EVENT in named and len(named) > 1:
-        out.error(
-            loc,
-            f"'*' is every event, so {', '.join(sorted(named - {ANY_EVENT}))} cannot have a policy in addition",
-            "name the events one by one, or keep only the policy for '*'",
-        )
+        if policy.exit_code in seen:
+            message = f"exit code {policy.exit_code} already has a policy"
+            out.error((*loc, index, "exitCode"), message, "keep one of them")
+        seen.update(named, () if policy.exit_code is None else (policy.exit_code,))
+    others = sorted({name for policy in policies for name in events_of(policy)} - {ANY_EVENT})
+    if ANY_EVENT in seen and others:
+        message = f"'*' is every event, so {', '.join(others)} cannot have a policy in addition"
+        out.error(loc, message, "name the events one by one, or keep only the policy for '*'")
 
 
 def advise_restarts(task: Task, spec: Spec, loc: FieldPath, out: FieldErrors) -> None:
@@ -645,20 +611,15 @@ def advise_restarts(task: Task, spec: Spec, loc: FieldPath, out: FieldErrors) ->
     policy = value_at(task.template, "spec", "restartPolicy")
     place = (*loc, "template", "spec", "restartPolicy")
     if policy is None:
-        out.warn(
-            place, "is not set; the default of Kubernetes is Always, and a completed pod starts again", "write Never"
-        )
-    handled = _handled_events(task.policies) | _handled_events(spec.policies)
-    restarts = policy in (None, "Always")
-    if restarts and Event.TASK_COMPLETED in handled:
+        message = "is not set; the default of Kubernetes is Always, and a completed pod starts again"
+        out.warn(place, message, "write Never")
+    own = _handled_events(task.policies)
+    if policy in (None, "Always") and Event.TASK_COMPLETED in own | _handled_events(spec.policies):
         out.warn(place, "with Always no pod ever completes, so the policy for TaskCompleted never fires", "write Never")
-    if policy in (None, "Always", "OnFailure") and Event.POD_FAILED in _handled_events(task.policies):
-        out.warn(
-            place,
-            f"with {policy or 'Always'} the kubelet restarts a container in place; the PodFailed policy hardly fires",
-            "write Never",
-        )
-    if policy == "Never" and Event.TASK_FAILED in _handled_events(task.policies):
+    if policy in (None, "Always", "OnFailure") and Event.POD_FAILED in own:
+        why = f"with {policy or 'Always'} the kubelet restarts a container in place"
+        out.warn(place, f"{why}; the PodFailed policy hardly fires", "write Never")
+    if policy == "Never" and Event.TASK_FAILED in own:
         message = "TaskFailed counts restarts in place; with Never there are none, and its policy never fires"
         out.warn(place, message, "write OnFailure, or a policy for PodFailed")
 
