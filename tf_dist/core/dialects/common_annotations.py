@@ -38,8 +38,6 @@ from tf_dist.core.model.names import (
 from tf_dist.core.model.overrides import Override
 from tf_dist.core.model.timestamps import parse_duration
 
-_SHOWN: Final = 40
-
 
 def worker_bound(annotations: Mapping[str, str] | None, key: str) -> int | None:
     """The number in an annotation; None if it is missing or invalid (``check_worker_bounds`` reports that)."""
@@ -57,15 +55,12 @@ def check_worker_bounds(
     """Errors for annotations that are not numbers, or bounds that do not include ``workers`` (None: the job
     has none).
     """
-    written = [key for key in (MIN_WORKERS, MAX_WORKERS) if key in (annotations or {})]
+    annotations = annotations or {}
+    written = [key for key in (MIN_WORKERS, MAX_WORKERS) if key in annotations]
     for key in written:
         if worker_bound(annotations, key) is None:
-            found = (annotations or {})[key][:_SHOWN]
-            out.error(
-                annotation_path(key),
-                f"{found!r} is not a number of workers",
-                f'write one from 1 up to {MAX_REPLICAS}: "2"',
-            )
+            message = f"{annotations[key][:40]!r} is not a number of workers"
+            out.error(annotation_path(key), message, f'write one from 1 up to {MAX_REPLICAS}: "2"')
     if out.partial or not written:
         return
     least, most = worker_bound(annotations, MIN_WORKERS), worker_bound(annotations, MAX_WORKERS)
@@ -74,17 +69,11 @@ def check_worker_bounds(
     elif least is not None and most is not None and least > most:
         out.error(annotation_path(MIN_WORKERS), f"is {least}, more than {MAX_WORKERS} {most}", "swap the two values")
     elif least is not None and workers < least:
-        out.error(
-            annotation_path(MIN_WORKERS),
-            f"is {least}, but {where} is {workers}",
-            f"write {workers} or less, or more replicas",
-        )
+        hint = f"write {workers} or less, or more replicas"
+        out.error(annotation_path(MIN_WORKERS), f"is {least}, but {where} is {workers}", hint)
     elif most is not None and workers > most:
-        out.error(
-            annotation_path(MAX_WORKERS),
-            f"is {most}, but {where} is {workers}",
-            f"write {workers} or more, or fewer replicas",
-        )
+        hint = f"write {workers} or more, or fewer replicas"
+        out.error(annotation_path(MAX_WORKERS), f"is {most}, but {where} is {workers}", hint)
 
 
 def warn_unused_annotation(annotations: Mapping[str, str] | None, key: str, instead: str, out: FieldErrors) -> None:

@@ -7,7 +7,7 @@ because they are about Python types, which mean nothing to the author of a YAML 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any, Final, get_args, get_origin
@@ -121,7 +121,10 @@ class FieldErrors:
             self._wrong.add(path)
 
     def contradiction(self, loc: FieldPath, message: str, hint: str) -> None:
-        """Add an error about parts that exclude each other. Errors inside these parts are not reported."""
+        """Add an error about a value as a whole: it cannot be read, or its parts exclude each other.
+
+        Errors inside it are not reported.
+        """
         self.error(loc, message, hint)
         path = format_field_path(loc)
         self._errors = {one: None for one in self._errors if not one.path.startswith((f"{path}.", f"{path}["))}
@@ -142,11 +145,6 @@ class FieldErrors:
         """Add a warning about a setting that works, but probably not as intended."""
         if self.advice:
             self._warnings[Problem(format_field_path(loc), message, hint)] = None
-
-    def unreadable(self, loc: FieldPath, message: str, hint: str = "") -> None:
-        """Add an error about a value that cannot be read at all."""
-        self.error(loc, message, hint)
-        self._unreadable.add(format_field_path(loc))
 
     def is_wrong(self, loc: FieldPath) -> bool:
         """Whether an error was added about this value, so that its default must not be used."""
@@ -173,11 +171,11 @@ def report_schema_errors(
             loc = loc[:-1]
             detail["type"] = "invalid_key"
         if detail["type"] == "extra_forbidden":
-            out.unknown_key((*within, *loc), suggestion(str(loc[-1]), keys_at(model, loc[:-1])))
+            out.unknown_key((*within, *loc), suggestion(str(loc[-1]), _keys_at(model, loc[:-1])))
             out.partial |= out.strict
             continue
         out.partial |= not within  # what is wrong in a template does not concern other keys
-        out.unreadable((*within, *loc), *_translated(detail["type"], detail["input"], detail.get("ctx", {}), loc))
+        out.contradiction((*within, *loc), *_translated(detail["type"], detail["input"], detail.get("ctx", {}), loc))
         places.append(loc)
     return places
 
@@ -208,7 +206,9 @@ def _translated(kind: str, found: object, context: Mapping[str, Any], loc: Field
             return f"a key must be text, not {describe_value(loc[-1])}", quote_hint(loc[-1])
         case "literal_error":
             known = context["expected"].replace("'", "").replace(" or ", ", ").split(", ")
-            return unknown_value(found), _value_hint(found, known)
+            words = [word for word in known if word]
+            hint = suggestion(found, words) if isinstance(found, str) else f"known: {', '.join(words)}"
+            return unknown_value(found), hint
         case "greater_than_equal":
             least = context["ge"]
             message = "must not be negative" if least == 0 else f"must be at least {least}"
@@ -231,37 +231,18 @@ def _type_hint(kind: str, found: object) -> str:
     return ""
 
 
-def _value_hint(found: object, known: Sequence[str]) -> str:
-    words = [word for word in known if word]
-    return suggestion(found, words) if isinstance(found, str) else f"known: {', '.join(words)}"
-
-
-def keys_at(model: type[BaseModel], loc: FieldPath) -> list[str]:
+def _keys_at(model: type[BaseModel], loc: FieldPath) -> list[str]:
     """The keys that a mapping at this path of the document may have, as written there."""
     here: Any = model
     for part in loc:
-        here = _inside(here, part)
-    here = _bare(here)
-    return [info.alias or name for name, info in here.model_fields.items()] if _is_model(here) else []
-
-
-def _inside(kind: Any, part: str | int) -> Any:
-    """The type of what is at a key (or index) of a value of this type."""
-    kind = _bare(kind)
-    if _is_model(kind):
-        return next((info.annotation for info in kind.model_fields.values() if info.alias == part), None)
-    return get_args(kind)[-1] if get_origin(kind) in (dict, list) else None
-
-
-def _bare(kind: Any) -> Any:
-    """A type without its ``| None``."""
-    if get_origin(kind) in (dict, list):
-        return kind
-    return next((one for one in get_args(kind) if one is not type(None)), kind)
-
-
-def _is_model(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, BaseModel)
+        if isinstance(here, type) and issubclass(here, BaseModel):
+            here = next((info.annotation for info in here.model_fields.values() if info.alias == part), None)
+        else:  # items of a list or a mapping
+            here = next(reversed(get_args(here)), None)
+        if get_origin(here) not in (dict, list):  # a type without its ``| None``
+            here = next((one for one in get_args(here) if one is not type(None)), here)
+    fields = here.model_fields if isinstance(here, type) and issubclass(here, BaseModel) else {}
+    return [info.alias or name for name, info in fields.items()]
 
 
 def read_quantity(value: object) -> Decimal:

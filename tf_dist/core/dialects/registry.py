@@ -203,17 +203,14 @@ def check_other_layout(document: Document, dialect: Dialect, out: FieldErrors) -
     spec = mapping(value_at(document, "spec"))
     if spec.get("tfReplicaSpecs") is not None and spec.get("replicaSpecs") is not None:
         out.error(("spec",), "has both tfReplicaSpecs (v1) and replicaSpecs (v1alpha1)", "keep one of them")
-    known, model = _FOREIGN_KEYS[dialect]
-    if found := {key: spec[key] for key in known & spec.keys()}:
-        try:
-            model.model_validate({"spec": found}, extra="ignore")
-        except ValidationError as error:
-            report_schema_errors(error, model, out)
+    model = _FOREIGN_KEYS[dialect]
+    try:
+        model.model_validate(dict(spec), extra="ignore")
+    except ValidationError as error:
+        report_schema_errors(error, model, out, within=("spec",))
 
 
-def _foreign_keys(
-    own: type[BaseModel], other: type[BaseModel], moved: Collection[str] = ()
-) -> tuple[frozenset[str], type[BaseModel]]:
+def _foreign_keys(own: type[BaseModel], other: type[BaseModel], moved: Collection[str] = ()) -> type[BaseModel]:
     """The keys of the other layout's spec that this layout does not have, with their shapes, except replicas.
 
     ``moved``: keys of this layout that the defaults move elsewhere.
@@ -222,10 +219,7 @@ def _foreign_keys(
     every = {**other.model_fields, **own.model_fields}
     rest = {name: info for name, info in every.items() if info.alias not in mine and not info.is_required()}
     fields: dict[str, Any] = {name: (info.annotation, info) for name, info in rest.items()}
-    spec = create_model("Spec", __base__=SchemaModel, **fields)
-    return frozenset(str(info.alias) for info in rest.values()), create_model(
-        "Beside", __base__=SchemaModel, spec=(spec, ...)
-    )
+    return create_model("Beside", __base__=SchemaModel, **fields)
 
 
 _FOREIGN_KEYS: Final = {

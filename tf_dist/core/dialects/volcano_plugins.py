@@ -31,16 +31,18 @@ class FlagKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ParsedFlags:
-    """The values in effect, as written. ``stopped_at``: the argument at which reading ended ("": all were
-    read), with the reason (``problem``), the name of an unknown flag, and the arguments after it
-    (``unread``).
-    """
+    """Arguments as Go reads them."""
 
     values: Mapping[str, str]
+    """The values in effect, as written."""
     stopped_at: str = ""
+    """The argument at which reading ended; "": all were read."""
     problem: str = ""
+    """Why it ended there."""
     unknown: str = ""
+    """The name of an unknown flag."""
     unread: tuple[str, ...] = ()
+    """The arguments after it."""
 
 
 _BOOLEANS: Final = {**dict.fromkeys(("1", "t", "T", "true", "TRUE", "True"), True)} | dict.fromkeys(
@@ -70,34 +72,32 @@ def parse_go_flags(arguments: Sequence[str], kinds: Mapping[str, FlagKind]) -> P
     """
     values: dict[str, str] = {}
     waiting = list(arguments)
+
+    def stopped(problem: str, unknown: str = "") -> ParsedFlags:
+        return ParsedFlags(values, argument, problem, unknown, tuple(waiting))
+
     while waiting:
         argument = waiting.pop(0)
-        if len(argument) < 2 or not argument.startswith("-"):
-            return ParsedFlags(values, argument, "is not a flag", unread=tuple(waiting))
         if argument == "--":
-            return (
-                ParsedFlags(values, argument, "ends the flags", unread=tuple(waiting))
-                if waiting
-                else ParsedFlags(values)
-            )
+            return stopped("ends the flags") if waiting else ParsedFlags(values)
         match = _FLAG.fullmatch(argument)
         if match is None:
-            return ParsedFlags(values, argument, "is not a flag", unread=tuple(waiting))
+            return stopped("is not a flag")
         name, value = match[1], match[2]
         if name not in kinds:
-            return ParsedFlags(values, argument, "is not known", name, tuple(waiting))
+            return stopped("is not known", name)
         kind = kinds[name]
         if value is None and kind is FlagKind.BOOL:
             value = "true"
         if value is None:
             if not waiting:
-                return ParsedFlags(values, argument, "needs a value")
+                return stopped("needs a value")
             value = waiting.pop(0)
         if kind is FlagKind.BOOL and parse_go_bool(value) is None:
-            return ParsedFlags(values, argument, f"must be {kind}, not {value[:40]!r}", unread=tuple(waiting))
+            return stopped(f"must be {kind}, not {value[:40]!r}")
         values[name] = value
         if kind is FlagKind.INT and parse_go_int(value) is None:
-            return ParsedFlags(values, argument, f"must be {kind}, not {value[:40]!r}", unread=tuple(waiting))
+            return stopped(f"must be {kind}, not {value[:40]!r}")
     return ParsedFlags(values)
 
 
@@ -214,15 +214,11 @@ def _check_values(values: Mapping[str, str], loc: FieldPath, tasks: Sequence[str
             message = f"--{name} names the task {value!r}, which the job does not have: no task has this role"
             out.warn(loc, message, suggestion(value, tasks))
     if bool(values.get(_PRIVATE)) != bool(values.get(_PUBLIC)):
-        out.warn(
-            loc, f"--{_PRIVATE} and --{_PUBLIC} belong together", "write both, or neither to have a pair generated"
-        )
+        message = f"--{_PRIVATE} and --{_PUBLIC} belong together"
+        out.warn(loc, message, "write both, or neither to have a pair generated")
     if values.get(_PRIVATE):
-        out.warn(
-            loc,
-            f"--{_PRIVATE}: every user who may read the job can read the key",
-            "leave it out to have a pair generated",
-        )
+        message = f"--{_PRIVATE}: every user who may read the job can read the key"
+        out.warn(loc, message, "leave it out to have a pair generated")
     roles = [values.get(name, name) for name in _ROLES]
     if doubled := sorted({one for one in roles if roles.count(one) > 1 and one in tasks}):
         out.error(loc, f"gives the task {doubled[0]!r} two roles", "one task has one role")
