@@ -207,11 +207,6 @@ DNS_SERVICE: Final = re.compile(r"[a-z](?:[-a-z0-9]*[a-z0-9])?")
 MAX_NAME: Final = 63
 
 
-def nearest_label(name: str) -> str:
-    """The nearest valid name in Kubernetes, "" if no character is valid."""
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:MAX_NAME].rstrip("-")
-
-
 def check_label(name: str, loc: FieldPath, out: FieldErrors, *, letter_first: bool = False) -> bool:
     """Report a name that is not a DNS label; ``letter_first``: DNS-1035, as for services."""
     if len(name) > MAX_NAME:
@@ -220,14 +215,11 @@ def check_label(name: str, loc: FieldPath, out: FieldErrors, *, letter_first: bo
     if (DNS_SERVICE if letter_first else names.DNS_LABEL).fullmatch(name):
         return True
     rule = "start with a letter" if letter_first else "start with a letter or digit"
-    better = nearest_label(name)
+    better = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:MAX_NAME].rstrip("-")
     if letter_first:
         better = better.lstrip("-0123456789")
-    out.error(
-        loc,
-        f"{name!r} is not a valid Kubernetes name: lower-case letters, digits and '-' only, and it must {rule}",
-        f'write "{better}"' if better else "",
-    )
+    message = f"{name!r} is not a valid Kubernetes name: lower-case letters, digits and '-' only, and it must {rule}"
+    out.error(loc, message, f'write "{better}"' if better else "")
     return False
 
 
@@ -252,11 +244,7 @@ def check_pod_names(metadata: Metadata, groups: Iterable[tuple[str, int]], out: 
         return
     room = MAX_NAME - len(longest) - (0 if metadata.name else 5)
     field = "name" if metadata.name else "generateName"
-    out.error(
-        ("metadata", field),
-        f"the replica {name + longest!r} would have a name of {len(name) + len(longest)} characters; {MAX_NAME} are "
-        "allowed",
-        f"with these replicas the {field} may have {room} characters"
-        if room > 0
-        else "shorten the replica type's name",
-    )
+    made = f"the replica {name + longest!r} would have a name of {len(name) + len(longest)} characters"
+    fits = f"with these replicas the {field} may have {room} characters"
+    hint = fits if room > 0 else "shorten the replica type's name"
+    out.error(("metadata", field), f"{made}; {MAX_NAME} are allowed", hint)

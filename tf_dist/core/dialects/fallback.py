@@ -33,12 +33,7 @@ _Open = Callable[[object], bool]
 
 
 def _is_count(value: object) -> bool:
-    written = value if isinstance(value, str) else str(value)
-    return (
-        isinstance(value, int | str)
-        and not isinstance(value, bool)
-        and written_number(written, 0, MAX_REPLICAS) is not None
-    )
+    return type(value) in (int, str) and written_number(str(value), 0, MAX_REPLICAS) is not None
 
 
 def _is_name(value: object) -> bool:
@@ -46,8 +41,9 @@ def _is_name(value: object) -> bool:
 
 
 def _is_selector(value: object) -> bool:
-    pairs = value.items() if isinstance(value, Mapping) else [(0, 0)]
-    return all(isinstance(key, str) and isinstance(label, str | None) for key, label in pairs)
+    return isinstance(value, Mapping) and all(
+        isinstance(key, str) and isinstance(label, str | None) for key, label in value.items()
+    )
 
 
 def _is_tolerations(value: object) -> bool:
@@ -55,8 +51,9 @@ def _is_tolerations(value: object) -> bool:
 
 
 def _is_resources(value: object) -> bool:
-    pairs = value.items() if isinstance(value, Mapping) else [(0, None)]
-    return all(isinstance(k, str) and isinstance(v, str | int | float) and not isinstance(v, bool) for k, v in pairs)
+    return isinstance(value, Mapping) and all(
+        isinstance(key, str) and type(amount) in (str, int, float) for key, amount in value.items()
+    )
 
 
 # By the name of the argument: the field of ``StepOverrides``, what is right, what it is called, and an example.
@@ -76,18 +73,14 @@ def check_fallbacks(given: object, path: FieldPath, out: FieldErrors, open_: _Op
     """Errors for an invalid list of fallbacks. ``open_``: whether a value is only known later (a template)."""
     if open_(given):
         return
-    if not isinstance(given, list | tuple) or not given:
-        what = (
-            "the list is empty"
-            if isinstance(given, list | tuple)
-            else f"{describe_value(given)} is not a list of fallbacks"
-        )
-        out.error(path, what, _EXAMPLE)
+    if not isinstance(given, list | tuple):
+        out.error(path, f"{describe_value(given)} is not a list of fallbacks", _EXAMPLE)
         return
+    if not given:
+        out.error(path, "the list is empty", _EXAMPLE)
     if len(given) > MAX_FALLBACKS:
-        out.error(
-            path, f"there are {len(given)} fallbacks, and no more than {MAX_FALLBACKS} are tried", "leave some out"
-        )
+        message = f"there are {len(given)} fallbacks, and no more than {MAX_FALLBACKS} are tried"
+        out.error(path, message, "leave some out")
     for index, entry in enumerate(given):
         if not isinstance(entry, Mapping) or not entry:
             out.error((*path, index), f"{describe_value(entry)} changes nothing", _EXAMPLE)
@@ -125,13 +118,12 @@ def policy_annotations(
         (names.ON_EVICTION, "on_eviction", on_eviction),
         (names.ON_PREEMPTION, "on_preemption", on_preemption),
     ):
-        if said is not None and not open_(said):
-            fallbacks = bool(fallback) or has_fallbacks
-            check_disruption_policy(
-                said, (spelling(name),), out, fallbacks=fallbacks, fallback_name=spelling("fallback")
-            )
-        if said is not None:
-            found[key] = str(said)
+        if said is None:
+            continue
+        found[key] = str(said)
+        if not open_(said):
+            possible, spelled = bool(fallback) or has_fallbacks, spelling("fallback")
+            check_disruption_policy(said, (spelling(name),), out, fallbacks=possible, fallback_name=spelled)
     tried = DisruptionPolicy.FALLBACK in (on_eviction, on_preemption)
     if fallback is not None and admission_timeout is None and not tried:
         hint = f'give {spelling("admission_timeout")} as well, or {spelling("on_eviction")}="fallback"'

@@ -124,12 +124,11 @@ def _amounts(document: Document) -> _Amounts:
             if resource in above and below[resource] > above[resource]:
                 message = f"is {_written(above[resource])}, less than spec.{low}, {_written(below[resource])}"
                 out.error(("spec", *high.split("."), resource), message, f"write {_written(below[resource])} or more")
-    weight = value_at(document, "spec", "weight")
-    if weight is not None and (type(weight) is not int or not 0 <= weight <= 65535):
-        out.error(("spec", "weight"), f"must be a whole number from 1 to 65535, not {describe_value(weight)}")
-    priority = value_at(document, "spec", "priority")
-    if priority is not None and (type(priority) is not int or abs(priority) > INT32_MAX):
-        out.error(("spec", "priority"), f"must be a whole number of 32 bits, not {describe_value(priority)}")
+    for key, least, most in (("weight", 0, 65535), ("priority", -INT32_MAX, INT32_MAX)):
+        said = value_at(document, "spec", key)
+        if said is not None and (type(said) is not int or not least <= said <= most):
+            message = f"must be a whole number from {least} to {most}, not {describe_value(said)}"
+            out.error(("spec", key), message)
     if out.errors:
         raise InvalidQueue(out.errors)
     return found
@@ -204,22 +203,19 @@ def _lost(document: Document, own: _Amounts, quotas: Mapping[str, Any], *, share
     if own.guarantee and not shares:
         message = "is left out: nothing is kept free for a queue that shares nothing"
         yield Problem("spec.guarantee", message, "write deserved, which others only borrow")
-    for key, what in (
-        ("affinity", "nodes are not chosen by queue"),
-        ("extendClusters", "jobs stay in their cluster"),
-        ("type", "queues have no types"),
-    ):
+    left_out = {
+        "affinity": ("nodes are not chosen by queue", "write a nodeSelector into jobs"),
+        "extendClusters": ("jobs stay in their cluster", ""),
+        "type": ("queues have no types", ""),
+    }
+    for key, (what, hint) in left_out.items():
         if spec.get(key):
-            yield Problem(
-                f"spec.{key}", f"is left out: {what}", "write a nodeSelector into jobs" if what[0] == "n" else ""
-            )
+            yield Problem(f"spec.{key}", f"is left out: {what}", hint)
     for key in annotations:
         if key in ("volcano.sh/hierarchy", "volcano.sh/hierarchy-weights"):
             hint = "write spec.parent and spec.weight, and queues for the levels"
             yield Problem(f'metadata.annotations["{key}"]', "is left out: it describes a tree as text", hint)
-    if shares and quotas and any(resource in own.deserved for resource in quotas):
-        hint = (
-            f"give the queue {_parent(document)} a nominal quota of the cluster's capacity minus what its queues "
-            "deserve"
-        )
+    if shares and not own.deserved.keys().isdisjoint(quotas):
+        capacity = "the cluster's capacity minus what its queues deserve"
+        hint = f"give the queue {_parent(document)} a nominal quota of {capacity}"
         yield Problem("spec.deserved", "the queues of a tree together cannot use more than their quotas", hint)
