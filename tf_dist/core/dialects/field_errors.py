@@ -15,11 +15,13 @@ from typing import Any, Final, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from tf_dist.core.model.fieldpath import FieldPath, format_field_path, suggestion
+from tf_dist.core.model.names import is_dns_label
 from tf_dist.core.model.quantity import parse_quantity
+from tf_dist.core.openapi.kubernetes_types import fields_of
 from tf_dist.errors import InvalidJob, Problem
 
 MISSING: Final = "is required and missing"
-QUANTITY_HINT: Final = "write a number and a suffix, of at most 2^63: 500m, 2, 64Gi"
+_QUANTITY_HINT: Final = "write a number and a suffix, of at most 2^63: 500m, 2, 64Gi"
 
 
 def describe_value(value: object) -> str:
@@ -180,14 +182,15 @@ def report_schema_errors(
     return places
 
 
-_WANTED: Final = {
-    "string_type": "text",
-    "bool_type": "true or false",
-    "dict_type": "a mapping (key: value)",
-    "model_type": "a mapping (key: value)",
-    "list_type": "a list (- item)",
-    "int_type": "a whole number",
+_SCHEMA_TYPES: Final = {
+    "string_type": "string",
+    "bool_type": "boolean",
+    "dict_type": "{}",
+    "model_type": "{}",
+    "list_type": "[]",
+    "int_type": "int32",
 }
+"""Pydantic's errors of types, by the type in Kubernetes' table."""
 
 
 def _translated(kind: str, found: object, context: Mapping[str, Any], loc: FieldPath) -> tuple[str, str]:
@@ -215,20 +218,56 @@ def _translated(kind: str, found: object, context: Mapping[str, Any], loc: Field
             return f"{message}, not {_short(found)}", ""
         case "less_than_equal":
             return f"must be at most {context['le']}, not {_short(found)}", ""
-        case _ if kind in _WANTED:
-            return f"must be {_WANTED[kind]}, not {describe_value(found)}", _type_hint(kind, found)
+        case _ if kind in _SCHEMA_TYPES:
+            return wrong_type(_SCHEMA_TYPES[kind], found)
         case _:
             return f"cannot be read: {describe_value(found)}", ""
 
 
-def _type_hint(kind: str, found: object) -> str:
-    if kind == "string_type":
-        return quote_hint(found)
-    if kind == "int_type" and isinstance(found, str):
-        return f"write {found} without quotes" if re.fullmatch(r"-?[0-9]{1,20}", found) else "write a number"
-    if kind == "bool_type" and isinstance(found, str):
-        return f"write {found.lower()} without quotes" if found.lower() in ("true", "false") else "write true or false"
-    return ""
+_INTEGER: Final = re.compile(r"-?[0-9]{1,20}")
+_WANTED: Final = {
+    "string": "text",
+    "boolean": "true or false",
+    "int32": "a whole number",
+    "int64": "a whole number",
+    "number": "a number",
+    "intOrString": "a whole number or text",
+    "time": "a time, as 2026-01-31T10:00:00Z",
+    "bytes": "text in base64",
+}
+
+
+def wrong_type(wanted: str, value: object) -> tuple[str, str]:
+    """Message and hint for a value that is not of its type, a name in Kubernetes' table."""
+    what = describe_value(value)
+    match wanted:
+        case "quantity":
+            return f"is not a quantity: {what}", _QUANTITY_HINT
+        case "[]string" if isinstance(value, str):
+            return "must be a list of texts, not one text", "put each word on a line of its own: - word"
+        case "string":
+            return f"must be text, not {what}", quote_hint(value)
+        case "boolean":
+            plain = str(value).lower()
+            hint = f"write {plain} without quotes" if plain in ("true", "false") else "write true or false"
+            return f"must be true or false, not {what}", hint
+        case "int32" | "int64":
+            if type(value) is int:
+                return f"is too large: {what}", f"numbers here have {wanted.removeprefix('int')} bits"
+            hint = (
+                f"write {value} without quotes"
+                if isinstance(value, str) and _INTEGER.fullmatch(value)
+                else "write a number"
+            )
+            return f"must be a whole number, not {what}", hint
+        case _ if wanted in _WANTED:
+            return f"must be {_WANTED[wanted]}, not {what}", ""
+        case _ if wanted.startswith("[]"):
+            return f"must be a list (- item), not {what}", "begin each item with -" if isinstance(value, dict) else ""
+        case _:
+            named = isinstance(value, str) and is_dns_label(value) and not wanted.startswith("{}")
+            hint = f"write name: {value}" if named and "name" in fields_of(wanted) else ""
+            return f"must be a mapping (key: value), not {what}", hint
 
 
 def _keys_at(model: type[BaseModel], loc: FieldPath) -> list[str]:
@@ -250,7 +289,7 @@ def read_quantity(value: object) -> Decimal:
     try:
         amount = parse_quantity(value)
     except ValueError:
-        raise ValueError(f"is not a quantity: {describe_value(value)}", QUANTITY_HINT, None) from None
+        raise ValueError(f"is not a quantity: {describe_value(value)}", _QUANTITY_HINT, None) from None
     if amount < 0:
         raise ValueError(f"must not be negative, not {describe_value(value)}", "write 0 or more", amount)
     return amount

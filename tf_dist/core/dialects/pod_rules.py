@@ -14,15 +14,15 @@ from typing import Any, Final, NamedTuple
 from tf_dist.core.dialects.common_schema import INT32_MAX, check_label
 from tf_dist.core.dialects.field_errors import (
     MISSING,
-    QUANTITY_HINT,
     FieldErrors,
     check_quantity,
     describe_value,
     quote_hint,
     unknown_value,
+    wrong_type,
 )
 from tf_dist.core.model.fieldpath import FieldPath, mapping, nearest_word, suggestion
-from tf_dist.core.model.names import DNS_LABEL, is_dns_label, is_label_key, is_label_value
+from tf_dist.core.model.names import DNS_LABEL, is_label_key, is_label_value
 from tf_dist.core.openapi.kubernetes_types import (
     NOT_THERE,
     UNKNOWN,
@@ -640,45 +640,4 @@ def _report(mistake: TypeMistake, out: FieldErrors) -> None:
     elif wanted == "key":
         out.error(loc[:-1], f"a key must be text, not {describe_value(value)}", quote_hint(value))
     else:
-        out.error(loc, *_wrong_type(wanted, value))
-
-
-_WANTED: Final = {
-    "string": "text",
-    "boolean": "true or false",
-    "int32": "a whole number",
-    "int64": "a whole number",
-    "number": "a number",
-    "intOrString": "a whole number or text",
-    "time": "a time, as 2026-01-31T10:00:00Z",
-    "bytes": "text in base64",
-}
-
-
-def _wrong_type(wanted: str, value: object) -> tuple[str, str]:
-    """Message and hint for a value that is not of its type."""
-    what = describe_value(value)
-    match wanted:
-        case "quantity":
-            return f"is not a quantity: {what}", QUANTITY_HINT
-        case "[]string" if isinstance(value, str):
-            return "must be a list of texts, not one text", "put each word on a line of its own: - word"
-        case "string":
-            return f"must be text, not {what}", quote_hint(value)
-        case "boolean":
-            plain = str(value).lower()
-            hint = f"write {plain} without quotes" if plain in ("true", "false") else "write true or false"
-            return f"must be true or false, not {what}", hint
-        case "int32" | "int64":
-            if type(value) is int:
-                return f"is too large: {what}", f"numbers here have {wanted.removeprefix('int')} bits"
-            hint = f"write {value} without quotes" if isinstance(value, str) and value.isdecimal() else "write a number"
-            return f"must be a whole number, not {what}", hint
-        case _ if wanted in _WANTED:
-            return f"must be {_WANTED[wanted]}, not {what}", ""
-        case _ if wanted.startswith("[]"):
-            return f"must be a list (- item), not {what}", "begin each item with -" if isinstance(value, dict) else ""
-        case _:
-            named = isinstance(value, str) and is_dns_label(value) and not wanted.startswith("{}")
-            hint = f"write name: {value}" if named and "name" in fields_of(wanted) else ""
-            return f"must be a mapping (key: value), not {what}", hint
+        out.error(loc, *wrong_type(wanted, value))
