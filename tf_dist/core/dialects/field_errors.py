@@ -224,7 +224,6 @@ def _translated(kind: str, found: object, context: Mapping[str, Any], loc: Field
             return f"cannot be read: {describe_value(found)}", ""
 
 
-_INTEGER: Final = re.compile(r"-?[0-9]{1,20}")
 _WANTED: Final = {
     "string": "text",
     "boolean": "true or false",
@@ -254,11 +253,8 @@ def wrong_type(wanted: str, value: object) -> tuple[str, str]:
         case "int32" | "int64":
             if type(value) is int:
                 return f"is too large: {what}", f"numbers here have {wanted.removeprefix('int')} bits"
-            hint = (
-                f"write {value} without quotes"
-                if isinstance(value, str) and _INTEGER.fullmatch(value)
-                else "write a number"
-            )
+            digits = isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,20}", value)
+            hint = f"write {value} without quotes" if digits else "write a number"
             return f"must be a whole number, not {what}", hint
         case _ if wanted in _WANTED:
             return f"must be {_WANTED[wanted]}, not {what}", ""

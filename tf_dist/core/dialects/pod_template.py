@@ -210,8 +210,9 @@ def _check_ports(
 ) -> None:
     """Check the ports of one container. ``taken``: the ports of earlier containers of the pod; this adds to them."""
     own: dict[tuple[int, str], str] = {}
-    _check_names(_mappings(container, loc, "ports"), "port", out)
-    for place, port in _mappings(container, loc, "ports"):
+    ports = list(_mappings(container, loc, "ports"))
+    _check_names(ports, "port", out)
+    for place, port in ports:
         number = port.get("containerPort")
         if type(number) is int:
             key = (number, str(port.get("protocol") or "TCP"))
@@ -276,12 +277,11 @@ def _check_volume_name(
 
 def read_quantities(amounts: object, loc: FieldPath, out: FieldErrors) -> dict[str, Decimal]:
     """The amounts of resources that can be read; the others are errors."""
-    found = {
-        name: check_quantity(amount, (*loc, name), out)
-        for name, amount in mapping(amounts).items()
-        if isinstance(name, str)
-    }
-    return {name: amount for name, amount in found.items() if amount is not None}
+    found: dict[str, Decimal] = {}
+    for name, written in mapping(amounts).items():
+        if isinstance(name, str) and (amount := check_quantity(written, (*loc, name), out)) is not None:
+            found[name] = amount
+    return found
 
 
 def _check_resources(found: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
@@ -328,6 +328,8 @@ def _check_resource(name: str, amount: Decimal, loc: FieldPath, out: FieldErrors
 def _check_pod_resources(spec: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
     """Check resources of the pod itself, which must be at least the sum of its containers' requests."""
     place, resources = (*loc, "resources"), mapping(spec.get("resources"))
+    if not resources:
+        return
     _check_resources(resources, place, out)
     silent = FieldErrors(advice=False)  # what cannot be read is reported where it stands
     own = read_quantities(resources.get("requests"), place, silent)
