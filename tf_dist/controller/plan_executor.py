@@ -50,7 +50,7 @@ from tf_dist.core.model.status_codec import (
     stored_status,
     with_embedded_memory,
 )
-from tf_dist.core.podbuilder.ssh_plugin import KeyPair, lacks_keys, with_key_pair
+from tf_dist.core.podbuilder.volcano_plugins import KeyPair, lacks_keys, with_key_pair
 from tf_dist.core.reconciler.job_events import combined_events, object_event
 from tf_dist.core.reconciler.ownership import former_pod, selector_of_former_pods
 from tf_dist.errors import AlreadyExists, ClusterError, Conflict, NotFound, Rejected

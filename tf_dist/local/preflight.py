@@ -18,7 +18,7 @@ from tf_dist.core.dialects.common_schema import replica_path
 from tf_dist.core.model.fieldpath import format_field_path, suggestion
 from tf_dist.core.model.job import Job, ReplicaId
 from tf_dist.core.model.status import Attempts
-from tf_dist.core.podbuilder import replica_pod, services, ssh_plugin
+from tf_dist.core.podbuilder import replica_pod, services, volcano_plugins
 from tf_dist.errors import Problem
 from tf_dist.local.embedded import EmbeddedSettings
 
@@ -43,8 +43,8 @@ def _surroundings(
 ) -> PlanContext:
     objects = [*companions, *services.build_objects(job)]
     if job.plugins.ssh is not None:
-        secret = ssh_plugin.key_secret(job)
-        objects.append(ssh_plugin.with_key_pair(secret, ssh_plugin.KeyPair("", "")))
+        secret = volcano_plugins.key_secret(job)
+        objects.append(volcano_plugins.with_key_pair(secret, volcano_plugins.KeyPair("", "")))
     known = {(body["kind"], body["metadata"]["name"]): body for body in objects}
     return PlanContext(
         find=lambda kind, name: known.get((kind, name)),

@@ -12,7 +12,7 @@ from tests.core.world import World
 from tf_dist.core.model.context import Create, EnsureKeys
 from tf_dist.core.model.job import Job, Plugins, ReplicaId, SSHPlugin
 from tf_dist.core.podbuilder import replica_pod
-from tf_dist.core.podbuilder.ssh_plugin import KeyPair, key_secret, lacks_keys, with_key_pair
+from tf_dist.core.podbuilder.volcano_plugins import KeyPair, key_secret, lacks_keys, with_key_pair
 
 
 def ssh_job(plugin: SSHPlugin | None = None, **hosts: str) -> Job:

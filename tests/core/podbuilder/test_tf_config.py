@@ -21,7 +21,7 @@ import pytest
 
 from tests.core.builders import replicas, template, v1_job, v1alpha1_job, volcano_job
 from tf_dist.core.model.job import Job, Plugins, ReplicaId, Role, TFConfigStyle
-from tf_dist.core.podbuilder import replica_pod, tf_config, volcano_plugins
+from tf_dist.core.podbuilder import ps_server, replica_pod, volcano_plugins
 from tf_dist.core.podbuilder.tf_config import build_tf_config, cluster_hosts, tf_config_endpoints
 
 V1 = v1_job(replicas("Worker", 2), replicas("PS", 1), replicas("Chief", 1), replicas("Evaluator", 1), name="j")
@@ -252,17 +252,17 @@ def job() -> Job:
 
 
 def test_the_cluster_is_written_as_the_seed_writes_it() -> None:
-    assert tf_config.cluster_flag(cluster_hosts(job())) == CLUSTER
+    assert ps_server.cluster_flag(cluster_hosts(job())) == CLUSTER
 
 
 def test_addresses_replace_names_where_dns_does_not_reach() -> None:
-    flag = tf_config.cluster_flag(cluster_hosts(job(), {"example-ps-76no-1:2222": "127.0.0.1:4000"}))
+    flag = ps_server.cluster_flag(cluster_hosts(job(), {"example-ps-76no-1:2222": "127.0.0.1:4000"}))
     assert flag == "master|example-master-76no-0:2222,ps|example-ps-76no-0:2222;127.0.0.1:4000"
 
 
 def test_the_container_runs_the_program_in_the_jobs_tensorflow_image() -> None:
     spec = job().replica_specs[1]
-    container = tf_config.ps_server_container(job(), spec, 1, cluster_hosts(job()))
+    container = ps_server.ps_server_container(job(), spec, 1, cluster_hosts(job()))
     assert (container["name"], container["image"]) == ("tensorflow", "tensorflow/tensorflow:1.3.0")
     assert container["command"][:2] == ["python", "-c"]
     assert container["command"][3:] == [f"--cluster_spec={CLUSTER}", "--job_name=ps", "--task_id=1"]
@@ -271,7 +271,7 @@ def test_the_container_runs_the_program_in_the_jobs_tensorflow_image() -> None:
 @pytest.fixture(params=[FAKE, NEW], ids=["TensorFlow 1", "TensorFlow 2"])
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     (tmp_path / "tensorflow.py").write_text(request.param)
-    command = tf_config.ps_server_container(job(), job().replica_specs[1], 1, cluster_hosts(job()))["command"]
+    command = ps_server.ps_server_container(job(), job().replica_specs[1], 1, cluster_hosts(job()))["command"]
     process = subprocess.Popen(
         [sys.executable, *command[1:]],
         env={**os.environ, "PYTHONPATH": str(tmp_path)},

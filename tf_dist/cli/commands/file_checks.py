@@ -132,7 +132,7 @@ def plan(
 
 def _left_out(job: Job) -> Iterator[str]:
     """Objects that are created only when the job starts, because a plan shows no private keys."""
-    from tf_dist.core.podbuilder.ssh_plugin import secret_name
+    from tf_dist.core.podbuilder.volcano_plugins import secret_name
 
     if job.plugins.ssh is not None:
         yield f"the Secret {secret_name(job)}, with the keys of the ssh plugin, is made when the job starts"

@@ -12,7 +12,7 @@ from tf_dist.core.model import names
 from tf_dist.core.model.fieldpath import list_items
 from tf_dist.core.model.job import Dialect, Job, ReplicaId, ReplicaSpec, ServiceStyle, TFConfigStyle
 from tf_dist.core.model.pods import REQUIRED_AFFINITY
-from tf_dist.core.podbuilder import pod_defaults, tf_config, volcano_plugins
+from tf_dist.core.podbuilder import ps_server, volcano_plugins
 from tf_dist.core.podbuilder.tf_config import ClusterHosts, build_tf_config, cluster_hosts
 
 Body = dict[str, Any]
@@ -94,7 +94,8 @@ def build_pod(
     own = {**names.replica_labels(job, spec, replica.index), names.ATTEMPT: attempt}
     labels = {**(template.get("labels") or {}), **own}
     metadata = names.object_metadata(job, names.pod_name(job, replica, attempt), labels)
-    annotations = {**(template.get("annotations") or {}), **_annotations(job)}
+    ours = (one for one in job.annotations.items() if one[0].startswith(names.ANNOTATION_PREFIX))
+    annotations = {**(template.get("annotations") or {}), **{k: v for k, v in ours if k not in _NOT_FOR_PODS}}
     if job.dialect is Dialect.VOLCANO:
         metadata["labels"] |= volcano_plugins.pod_labels(job)
         annotations |= volcano_plugins.pod_annotations(job, spec, replica.index, attempt, retries)
@@ -108,19 +109,20 @@ def build_pod(
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": body}
 
 
-def _annotations(job: Job) -> dict[str, str]:
-    ours = ((k, v) for k, v in job.annotations.items() if k.startswith(names.ANNOTATION_PREFIX))
-    return {key: value for key, value in ours if key not in _NOT_FOR_PODS}
-
-
 def _pod_spec(job: Job, spec: ReplicaSpec, replica: ReplicaId, hosts: ClusterHosts) -> Body:
     body: Body = _copied(dict(spec.pod_spec))
     body["restartPolicy"] = spec.pod_restart_policy
     if spec.server_image:
-        server = tf_config.ps_server_container(job, spec, replica.index, hosts)
+        server = ps_server.ps_server_container(job, spec, replica.index, hosts)
         body["containers"] = [*(body.get("containers") or []), server]
-        pod_defaults.fill_from_peers(job, spec, body)
-    pod_defaults.fill_pod_defaults(job, body)
+        ps_server.fill_from_peers(job, spec, body)
+    # What the job has for all its pods, unless a template has its own value (volcano-sh/volcano
+    # ``pkg/controllers/job/job_controller_util.go``, and v1alpha1). The ``priorityClass`` of a TFJob v1 belongs to its
+    # PodGroup, not to its pods (kubeflow/training-operator ``pkg/controller.v1/common/job.go``).
+    priority = job.scheduling.priority_class if job.dialect is Dialect.VOLCANO else ""
+    for field, value in (("schedulerName", job.scheduling.scheduler_name), ("priorityClassName", priority)):
+        if value and not body.get(field):
+            body[field] = value
     if job.services is ServiceStyle.PER_JOB:
         body["hostname"], body["subdomain"] = names.pod_host(job, replica)
     if job.dialect is Dialect.TFJOB_V1:

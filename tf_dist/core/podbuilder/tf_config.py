@@ -1,11 +1,8 @@
-"""TF_CONFIG as the original systems write it, and the standard parameter server of v1alpha1.
+"""TF_CONFIG as the original systems write it.
 
 Key order and the absence of spaces matter: the originals are Go programs, and users compare strings. Two differences
 are intended, because TensorFlow 2 does not work with the original: evaluators are only in the cluster of evaluators,
 and a sparse TF_CONFIG names the chief.
-
-The operator of the seed shipped the server in a ConfigMap; here it is the container's command, so that it needs no
-mount. It has the same flags: the cluster as ``master|h:p,ps|h:p;h:p``.
 """
 
 from __future__ import annotations
@@ -16,7 +13,6 @@ from typing import Any, Final
 
 from tf_dist.core.model import names
 from tf_dist.core.model.job import Job, ReplicaId, ReplicaSpec, Role, TFConfigStyle
-from tf_dist.core.podbuilder.pod_defaults import pull_policy_of_peers
 
 ClusterHosts = Mapping[str, Sequence[str]]
 """``host:port`` of each replica, by type and index."""
@@ -103,43 +99,3 @@ _SHAPES: Final = {
     TFConfigStyle.SPARSE: _sparse,
     TFConfigStyle.VOLCANO: _volcano,
 }
-
-
-# Runs in the job's TensorFlow image, whichever version that is: it may import nothing else. As a container's process 1
-# it gets no default signal action from the kernel, and server.join() would never let Python's own handler run.
-_PROGRAM: Final = """\
-import argparse, os, signal
-os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
-import tensorflow as tf
-parser = argparse.ArgumentParser()
-for flag in ("--cluster_spec", "--job_name"):
-    parser.add_argument(flag, required=True)
-parser.add_argument("--task_id", type=int, required=True)
-args = parser.parse_args()
-cluster = {}
-for part in args.cluster_spec.split(","):
-    name, hosts = part.split("|")
-    cluster[name] = hosts.split(";")
-waits = hasattr(signal, "pthread_sigmask")
-if waits:
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGINT])
-train = tf.compat.v1.train if hasattr(tf.compat, "v1") else tf.train
-server = train.Server(train.ClusterSpec(cluster), job_name=args.job_name, task_index=args.task_id)
-print("serving " + args.job_name + "-" + str(args.task_id) + " at " + server.target, flush=True)
-if not waits:
-    server.join()
-os._exit(128 + signal.sigwait([signal.SIGTERM, signal.SIGINT]))
-"""
-
-
-def cluster_flag(hosts: ClusterHosts) -> str:
-    """The ``--cluster_spec`` of a job: types sorted, ``,`` between them and ``;`` between hosts."""
-    return ",".join(f"{type_}|{';'.join(listed)}" for type_, listed in sorted(hosts.items()))
-
-
-def ps_server_container(job: Job, spec: ReplicaSpec, index: int, hosts: ClusterHosts) -> dict[str, Any]:
-    """The container that serves replica ``index`` of a parameter server spec."""
-    flags = [f"--cluster_spec={cluster_flag(hosts)}", f"--job_name={spec.type}", f"--task_id={index}"]
-    server = {"name": spec.container, "image": spec.server_image, "command": ["python", "-c", _PROGRAM, *flags]}
-    pull = pull_policy_of_peers(job, spec)
-    return {**server, "imagePullPolicy": pull} if pull else server

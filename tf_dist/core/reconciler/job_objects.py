@@ -21,7 +21,7 @@ from tf_dist.core.model.names import replica_name
 from tf_dist.core.model.pods import PodView
 from tf_dist.core.model.reasons import Reason, reason_row
 from tf_dist.core.model.status import LIVE, STOPPED, Admission, Status
-from tf_dist.core.podbuilder import replica_pod, services, ssh_plugin, tf_config, volcano_plugins
+from tf_dist.core.podbuilder import replica_pod, services, tf_config, volcano_plugins
 
 
 def dependencies_met(s: ReconcileContext, spec: ReplicaSpec) -> bool:
@@ -70,7 +70,7 @@ def missing_objects(s: ReconcileContext) -> Iterator[Action]:
 def _missing_pods(s: ReconcileContext) -> Iterator[Action]:
     due = creatable_replicas(s)
     if due and s.job.plugins.ssh is not None:
-        yield EnsureKeys(ssh_plugin.key_secret(s.job))
+        yield EnsureKeys(volcano_plugins.key_secret(s.job))
     nodes = assign_nodes(s.job, s.status.admission.placement, s.facts, due) if s.status.admission is not None else {}
     hosts = tf_config.cluster_hosts(s.job, s.observed.addresses) if due else {}
     deadline = _pod_deadline(s)
