@@ -15,7 +15,7 @@ from tf_dist.core.diagnostics.outcome import Outcome, job_outcome, outcome_error
 from tf_dist.core.model.fieldpath import suggestion
 from tf_dist.core.model.reasons import OutcomeKind
 from tf_dist.core.model.status import STOPPED, Status, display_phase
-from tf_dist.core.pipeline.wait_conditions import WAIT_CONDITIONS, goal_unreachable
+from tf_dist.core.pipeline.wait_result import WAIT_CONDITIONS, goal_unreachable
 from tf_dist.errors import InvalidJob, JobFailed, NotFound, Problem, Unavailable
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.core.builders import START
 from tf_dist.core.model.status import Admission, Phase, Status
-from tf_dist.core.pipeline.wait_conditions import WAIT_CONDITIONS, goal_unreachable
+from tf_dist.core.pipeline.wait_result import WAIT_CONDITIONS, goal_unreachable
 
 REACHED = {
     "succeeded": Status(phase=Phase.COMPLETED),

@@ -96,15 +96,16 @@ def replica_bounds(job: Job) -> dict[str, tuple[int, int]]:
     minimum (``minAvailable``) exceeds those of the types, more workers are needed; a lower one has no effect on
     resizing (see ``start_counts``).
     """
-    least = {spec.type: _least(job, spec) for spec in job.replica_specs}
+    least = {}
+    for spec in job.replica_specs:
+        # As many as needed to include the replica whose success is the job's.
+        deciding = [rule.index for rule in job.success if rule.type == spec.type and rule.index is not None]
+        fewest = max(1 + max(deciding, default=0), spec.min_replicas)
+        least[spec.type] = spec.replicas if spec.role in _WHOLE else min(spec.replicas, fewest)
     for spec in sorted(job.replica_specs, key=lambda spec: spec.role is not Role.WORKER):
         missing = job.scheduling.min_available - sum(least.values())
         least[spec.type] = min(spec.replicas, least[spec.type] + max(0, missing))
     return {spec.type: (least[spec.type], spec.most) for spec in job.replica_specs}
-
-
-def _least(job: Job, spec: ReplicaSpec) -> int:
-    return spec.replicas if spec.role in _WHOLE else min(spec.replicas, max(_first(job, spec), spec.min_replicas))
 
 
 def minimum_met(job: Job, have: Mapping[str, int]) -> bool:
@@ -165,12 +166,6 @@ def startable_replicas(job: Job, status: Status) -> frozenset[ReplicaId]:
         listed = sorted(spec.ids, key=lambda replica: (replica not in status.succeeded, replica.index))
         found.update(listed[: started.get(spec.type, spec.replicas)])
     return frozenset(found)
-
-
-def _first(job: Job, spec: ReplicaSpec) -> int:
-    """As many as needed to include the replica whose success is the job's."""
-    deciding = [rule.index for rule in job.success if rule.type == spec.type and rule.index is not None]
-    return 1 + max(deciding, default=0)
 
 
 def resize_restarts(job: Job, before: Sizes, after: Sizes) -> bool:
@@ -304,28 +299,19 @@ def waiting_text(job: Job, status: Status) -> str:
     return f"; {waiting} more {are(waiting, 'waits', 'wait')} for capacity" if waiting else ""
 
 
-BY_QUOTA_ALONE: Final = ", by quota alone; the scheduler may still hold pods back"
-
-
 def admitted_text(job: Job, status: Status) -> str:
     """The message of a new admission: the number of replicas, and whether quota alone decided."""
-    return _places_text(job, status) + (BY_QUOTA_ALONE if _admitted_unseen(status.admission) else "")
-
-
-def _admitted_unseen(admission: Admission | None) -> bool:
-    """Whether a controller without visible nodes has admitted the gang, and the scheduler has not found all
-    nodes since.
-    """
-    return admission is not None and not admission.placement and not admission.by and admission.complete is None
-
-
-def _places_text(job: Job, status: Status) -> str:
     sized = current_job(job, status)
     smaller = replica_difference_text(job, sized)
-    waiting = waiting_replicas(sized, status)
-    if not waiting:
-        count = len(sized.replicas)
-        whole = "the replica is admitted" if count == 1 else f"all {count} replicas are admitted"
-        return f"begins with {smaller}" if smaller else whole
-    text = f"{share_text(len(sized.replicas) - waiting, len(sized.replicas))} admitted"
-    return text + waiting_text(sized, status) + (f"; begins with {smaller}" if smaller else "")
+    count, waiting = len(sized.replicas), waiting_replicas(sized, status)
+    if waiting:
+        text = f"{share_text(count - waiting, count)} admitted{waiting_text(sized, status)}"
+        text += f"; begins with {smaller}" if smaller else ""
+    elif smaller:
+        text = f"begins with {smaller}"
+    else:
+        text = "the replica is admitted" if count == 1 else f"all {count} replicas are admitted"
+    admission = status.admission
+    # A controller without visible nodes has admitted the gang, and the scheduler has not found all nodes since.
+    unseen = admission is not None and not admission.placement and not admission.by and admission.complete is None
+    return text + (", by quota alone; the scheduler may still hold pods back" if unseen else "")

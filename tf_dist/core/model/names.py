@@ -97,12 +97,13 @@ def requirements(selector: object) -> Requirements:
     """The rules of a stored selector. A selector without rules matches everything."""
     stated = mapping(selector)
     equal = (Requirement(str(key), "In", frozenset({str(v)})) for key, v in mapping(stated.get("matchLabels")).items())
-    return (*equal, *map(_requirement, mappings(stated.get("matchExpressions"))))
-
-
-def _requirement(rule: Mapping[str, Any]) -> Requirement:
-    values = frozenset(map(str, list_items(rule.get("values"))))
-    return Requirement(str(rule.get("key")), str(rule.get("operator")), values)
+    others = (
+        Requirement(
+            str(rule.get("key")), str(rule.get("operator")), frozenset(map(str, list_items(rule.get("values"))))
+        )
+        for rule in mappings(stated.get("matchExpressions"))
+    )
+    return (*equal, *others)
 
 
 def selector_text(rules: Requirements) -> str:
@@ -315,42 +316,29 @@ def replica_labels(job: Job, spec: ReplicaSpec, index: int) -> dict[str, str]:
     match job.dialect:
         case Dialect.TFJOB_V1:
             common = {"job-name": job.key.name, "replica-type": spec.type, "replica-index": str(index)}
-            if _is_master(job, spec, index):
+            leads = any(other.role.leads for other in job.replica_specs)
+            if spec.role.leads or (not leads and spec.role is Role.WORKER and index == 0):
                 common["job-role"] = "master"
             current = {f"training.kubeflow.org/{key}": value for key, value in common.items()}
             current["training.kubeflow.org/operator-name"] = "tfjob-controller"
             legacy = {"group-name": "kubeflow.org", "tf-job-name": job.key.name, "controller-name": "tf-operator"}
             return own | (current | common | legacy)
         case Dialect.TFJOB_V1ALPHA1:
-            return own | _v1alpha1_labels(job, spec, index)
+            return own | {
+                "kubeflow.org": "",
+                "job_type": spec.name,
+                "runtime_id": job.runtime_id,
+                "tf_job_name": job.key.name,
+                "task_index": str(index),
+            }
         case Dialect.VOLCANO:
-            return own | _volcano_labels(job, spec, index)
-
-
-def _is_master(job: Job, spec: ReplicaSpec, index: int) -> bool:
-    if any(other.role.leads for other in job.replica_specs):
-        return spec.role.leads
-    return spec.role is Role.WORKER and index == 0
-
-
-def _v1alpha1_labels(job: Job, spec: ReplicaSpec, index: int) -> dict[str, str]:
-    return {
-        "kubeflow.org": "",
-        "job_type": spec.name,
-        "runtime_id": job.runtime_id,
-        "tf_job_name": job.key.name,
-        "task_index": str(index),
-    }
-
-
-def _volcano_labels(job: Job, spec: ReplicaSpec, index: int) -> dict[str, str]:
-    return {
-        "volcano.sh/job-name": job.key.name,
-        "volcano.sh/job-namespace": job.key.namespace,
-        "volcano.sh/task-spec": spec.name,
-        "volcano.sh/task-index": str(index),
-        "volcano.sh/queue-name": job.scheduling.queue,
-    }
+            return own | {
+                "volcano.sh/job-name": job.key.name,
+                "volcano.sh/job-namespace": job.key.namespace,
+                "volcano.sh/task-spec": spec.name,
+                "volcano.sh/task-index": str(index),
+                "volcano.sh/queue-name": job.scheduling.queue,
+            }
 
 
 TRAINING_OPERATOR: Final = "kubeflow.org/training-operator"

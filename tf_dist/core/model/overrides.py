@@ -247,8 +247,10 @@ def _put(place: Any, path: FieldPath, value: Any, above: FieldPath) -> Any:
             "an entry of a list is written [0]" if isinstance(place, list) else "",
         )
     found: Mapping[Any, Any] = place or {}
-    if part not in found and deeper and (near := _misspelled(part, found)):
-        raise _NoSuchField(f"{format_field_path(above) or 'the document'} has no {part!r}", f"did you mean {near}?")
+    if part not in found and deeper:
+        near = nearest_word(part, map(str, found), _ALIKE)
+        if near and abs(len(near) - len(part)) <= _MOST_ADDED:
+            raise _NoSuchField(f"{format_field_path(above) or 'the document'} has no {part!r}", f"did you mean {near}?")
     return {**found, part: _put(found.get(part), deeper, value, here)}
 
 
@@ -262,12 +264,6 @@ def _put_item(place: Any, index: int, deeper: FieldPath, value: Any, here: Field
         raise _NoSuchField(f"{above} has {len(place)} entries", f"[{len(place)}] adds one" if place else "[0] adds one")
     before = place[index] if index < len(place) else None
     return [*place[:index], _put(before, deeper, value, here), *place[index + 1 :]]
-
-
-def _misspelled(word: str, known: Iterable[Any]) -> str:
-    """The key that was probably intended, "" if the word looks like a different key."""
-    near = nearest_word(word, map(str, known), _ALIKE)
-    return near if abs(len(near) - len(word)) <= _MOST_ADDED else ""
 
 
 def _kind(value: Any) -> str:

@@ -294,7 +294,7 @@ def _view(pod: Mapping[str, Any], container: str) -> PodView | None:
     conditions = {c.get("type"): c for c in status["conditions"]}
     container_status = _container_status(status.get("containerStatuses") or (), container)
     state = container_status.get("state") or {}
-    phase = _phase(status.get("phase"))
+    phase = _PHASES.get(status.get("phase") or "", PodPhase.PENDING)
     exit_ = _exit(state.get("terminated")) or _pod_exit(status, phase)
     if exit_ is not None and exit_.code == 0 and phase is PodPhase.FAILED:
         exit_ = replace(exit_, beside=_failed_beside(status))
@@ -320,13 +320,15 @@ def _view(pod: Mapping[str, Any], container: str) -> PodView | None:
         exit=exit_,
         last_exit=_exit((container_status.get("lastState") or {}).get("terminated"))
         or _other_exit(status, "lastState"),
-        restarts=_restarts(status),
+        restarts=sum(one.get("restartCount") or 0 for one in _every_container(status)),
         created_at=created,
         started_at=started,
         running_since=_running_since(container_status, status),
         node=node,
         pinned="" if node else required_node(mapping(pod.get("spec"))),
-        unschedulable=_unschedulable(conditions),
+        unschedulable=conditions["PodScheduled"].get("message") or ""
+        if _is(conditions, "PodScheduled", "False")
+        else "",
         waiting=_waiting(state.get("waiting")) if phase is not PodPhase.PENDING else _what_waits(state, status),
         node_silent=phase is PodPhase.RUNNING and _node_silent(pod, conditions),
         scheduler_name=""
@@ -435,10 +437,6 @@ def _running_since(container: Mapping[str, Any], status: Mapping[str, Any]) -> f
     return again or parse_time(status.get("startTime"))
 
 
-def _phase(written: str | None) -> PodPhase:
-    return _PHASES.get(written or "", PodPhase.PENDING)
-
-
 def _container_status(statuses: Any, name: str) -> Mapping[str, Any]:
     for status in statuses:
         if status.get("name") == name:
@@ -479,17 +477,8 @@ def _other_exit(status: Mapping[str, Any], when: str) -> Exit | None:
     return replace(end, container=f"{kind} {name}")
 
 
-def _restarts(status: Mapping[str, Any]) -> int:
-    return sum(container.get("restartCount") or 0 for container in _every_container(status))
-
-
 def _is(conditions: Mapping[Any, Mapping[str, Any]], type_: str, status: str) -> bool:
     return conditions.get(type_, {}).get("status") == status
-
-
-def _unschedulable(conditions: Mapping[Any, Mapping[str, Any]]) -> str:
-    scheduled = conditions.get("PodScheduled", {})
-    return scheduled.get("message") or "" if scheduled.get("status") == "False" else ""
 
 
 def _pulling(state: Mapping[str, Any], status: Mapping[str, Any], conditions: Mapping[Any, Mapping[str, Any]]) -> bool:

@@ -32,13 +32,13 @@ class Phase(StrEnum):
     FAILED = "Failed"
 
 
-_LIVE: Final = frozenset({Phase.PENDING, Phase.RUNNING, Phase.RESTARTING})
+LIVE: Final = frozenset({Phase.PENDING, Phase.RUNNING, Phase.RESTARTING})
 _ENDS: Final = frozenset({Phase.ABORTING, Phase.COMPLETING, Phase.TERMINATING, Phase.FAILED})
 
 ALLOWED_TRANSITIONS: Final[Mapping[Phase, frozenset[Phase]]] = {
-    Phase.PENDING: _LIVE | _ENDS,
-    Phase.RUNNING: _LIVE | _ENDS,
-    Phase.RESTARTING: _LIVE | _ENDS,
+    Phase.PENDING: LIVE | _ENDS,
+    Phase.RUNNING: LIVE | _ENDS,
+    Phase.RESTARTING: LIVE | _ENDS,
     Phase.ABORTING: frozenset({Phase.ABORTED, Phase.PENDING}),  # pods are stopping; a resume may come meanwhile
     Phase.ABORTED: frozenset({Phase.PENDING}),
     Phase.COMPLETING: frozenset({Phase.COMPLETED}),
@@ -49,7 +49,6 @@ ALLOWED_TRANSITIONS: Final[Mapping[Phase, frozenset[Phase]]] = {
 }
 
 TERMINAL: Final = frozenset(phase for phase, following in ALLOWED_TRANSITIONS.items() if not following)
-LIVE: Final = _LIVE
 SUCCESSFUL: Final = frozenset({Phase.COMPLETING, Phase.COMPLETED})
 STOPPED: Final = frozenset({Phase.ABORTING, Phase.ABORTED})
 

@@ -14,7 +14,7 @@ from typing import Final
 from tf_dist.core.model import pods
 from tf_dist.core.model.context import ReconcileContext
 from tf_dist.core.model.credentials import hide_credentials
-from tf_dist.core.model.job import Action, Event, Job, ReplicaId, ReplicaSpec
+from tf_dist.core.model.job import Action, Event, Job, ReplicaId
 from tf_dist.core.model.names import MAX_DISRUPTIONS
 from tf_dist.core.model.pods import exit_text
 from tf_dist.core.model.reasons import Reason
@@ -270,12 +270,10 @@ def _by_kubelet(s: ReconcileContext, replicas: Iterable[ReplicaId]) -> int:
 
 
 def _counted_types(job: Job) -> frozenset[str]:
-    return frozenset(spec.type for spec in job.replica_specs if not _never_restarts(spec))
-
-
-def _never_restarts(spec: ReplicaSpec) -> bool:
-    answers = {rule.action for rule in spec.rules if Event.POD_FAILED in rule.events}
-    return bool(answers) and answers <= {Action.FAIL_JOB, Action.IGNORE}
+    answers = {
+        spec.type: {rule.action for rule in spec.rules if Event.POD_FAILED in rule.events} for spec in job.replica_specs
+    }
+    return frozenset(type_ for type_, found in answers.items() if not found or found - {Action.FAIL_JOB, Action.IGNORE})
 
 
 def _ran_for(s: ReconcileContext, replicas: Iterable[ReplicaId]) -> float | None:

@@ -96,7 +96,9 @@ def _failed_text(job: Job, status: Status) -> str:
     spec = _failure_spec(job, status)
     if status.reason != Event.POD_FAILED:
         return f"TFJob {job.key} has failed: {status.message}."
-    if spec is not None and _judges_exit_codes(spec):
+    answers = {rule.action for rule in spec.rules if Event.POD_FAILED in rule.events} if spec is not None else set()
+    # The restart policy ExitCode: only some failures are restarted.
+    if spec is not None and {Action.RESTART_POD, Action.FAIL_JOB} <= answers:
         return f'job "{job.key.name}" is failing because "{spec.name}" replica(s) failed.'
     for type_ in _ORDER:
         first, failed = job.spec(type_), status.counts.get(type_, NO_PODS).failed
@@ -109,12 +111,6 @@ def _failure_spec(job: Job, status: Status) -> ReplicaSpec | None:
     """The spec of the replica (or of the type) that failed last."""
     named = status.failure.replica if status.failure else ""
     return job.spec(named) or job.spec(named.rpartition("-")[0])
-
-
-def _judges_exit_codes(spec: ReplicaSpec) -> bool:
-    """Whether only some of its failures are restarted: the restart policy ExitCode."""
-    answers = {rule.action for rule in spec.rules if Event.POD_FAILED in rule.events}
-    return {Action.RESTART_POD, Action.FAIL_JOB} <= answers
 
 
 def build_conditions(job: Job, status: Status, stored: Iterable[Mapping[str, Any]], now: float) -> list[Condition]:
@@ -291,21 +287,15 @@ def _v1(job: Job, status: Status, stored: Document, now: float) -> RawStatus:
 
 def _v1_replicas(job: Job, spec: ReplicaSpec, status: Status, before: Document) -> RawStatus:
     counts = status.counts.get(spec.type, NO_PODS)
-    selector = ",".join(f"{key}={value}" for key, value in sorted(_v1_selector(job, spec).items()))
+    prefix = "training.kubeflow.org/"
+    selector = (
+        f"{prefix}job-name={job.key.name},{prefix}operator-name=tfjob-controller,{prefix}replica-type={spec.type}"
+    )
     numbers = {"active": counts.running, "succeeded": counts.succeeded, "failed": counts.failed}
     if status.phase in SUCCESSFUL:
         done = max(counts.running + counts.succeeded, number(before.get("succeeded")) or 0)
         numbers |= {"active": 0, "succeeded": min(done, spec.replicas)}
     return {**{key: number for key, number in numbers.items() if number}, "selector": selector}
-
-
-def _v1_selector(job: Job, spec: ReplicaSpec) -> dict[str, str]:
-    prefix = "training.kubeflow.org/"
-    return {
-        f"{prefix}job-name": job.key.name,
-        f"{prefix}operator-name": "tfjob-controller",
-        f"{prefix}replica-type": spec.type,
-    }
 
 
 _V1ALPHA1_PHASES: Final[Mapping[Phase, tuple[str, str]]] = {
@@ -365,17 +355,29 @@ def _v1alpha1_replicas(spec: ReplicaSpec, counts: Counts) -> RawStatus:
     return {"tf_replica_type": spec.name, "state": state, "ReplicasStates": present}
 
 
+_VOLCANO_PHASES: Final = ("pending", "running", "succeeded", "failed")
+
+
 def _volcano(job: Job, status: Status, stored: Document, now: float) -> RawStatus:
     since = _time(status.since)
-    tasks = {spec.name: _pod_phases(status.counts.get(spec.type, NO_PODS)) for spec in job.replica_specs}
+    tasks = {
+        spec.name: {state.capitalize(): number for state in _VOLCANO_PHASES if (number := getattr(counts, state))}
+        for spec in job.replica_specs
+        for counts in (status.counts.get(spec.type, NO_PODS),)
+    }
     totals = {
-        key: sum(getattr(counts, key) for counts in status.counts.values())
-        for key in ("pending", "running", "succeeded", "failed", "terminating")
+        key: sum(getattr(counts, key) for counts in status.counts.values()) for key in (*_VOLCANO_PHASES, "terminating")
     }
     state = {"phase": status.phase.value, "reason": status.display_reason, "message": status.display_message}
     claims = [str(volume["volumeClaimName"]) for volume in job.volumes]
     framework = ("tensorflow",) if job.tf_config is TFConfigStyle.VOLCANO else ()
     plugins = {f"plugin-{name}": name for name in (*job.plugins.names, *framework)}
+    duration = None
+    if status.start_time is not None and status.completion_time is not None:
+        duration = format_go_duration(status.completion_time - status.start_time)
+    # One entry for each phase, the current one last.
+    others = [dict(one) for one in mappings(stored.get("conditions")) if one.get("status") != status.phase.value]
+    entry = _without_none({"status": status.phase.value, "lastTransitionTime": since})
     return _without_none(
         {
             "state": _without_none({**state, "lastTransitionTime": since}),
@@ -384,34 +386,11 @@ def _volcano(job: Job, status: Status, stored: Document, now: float) -> RawStatu
             **{key: number for key, number in totals.items() if number},
             "version": status.attempts.job - 1,
             "retryCount": max(status.retries, status.charged_restarts),
-            "runningDuration": _duration(status),
+            "runningDuration": duration,
             "controlledResources": {**plugins, **{f"volume-pvc-{name}": name for name in claims}} or None,
-            "conditions": _volcano_conditions(status, mappings(stored.get("conditions")), since),
+            "conditions": [*others, entry],
         }
     )
-
-
-def _pod_phases(counts: Counts) -> dict[str, int]:
-    phases = {
-        "Pending": counts.pending,
-        "Running": counts.running,
-        "Succeeded": counts.succeeded,
-        "Failed": counts.failed,
-    }
-    return {phase: number for phase, number in phases.items() if number}
-
-
-def _duration(status: Status) -> str | None:
-    """From start to end, in Go's form, which is Volcano's."""
-    if status.start_time is None or status.completion_time is None:
-        return None
-    return format_go_duration(status.completion_time - status.start_time)
-
-
-def _volcano_conditions(status: Status, stored: Any, since: str | None) -> list[RawStatus]:
-    """One entry for each phase, the current one last. An older entry of the same phase is removed."""
-    entry = _without_none({"status": status.phase.value, "lastTransitionTime": since})
-    return [*(dict(condition) for condition in stored if condition.get("status") != status.phase.value), entry]
 
 
 _REPORTS: Final[Mapping[Dialect, Callable[[Job, Status, Document, float], RawStatus]]] = {

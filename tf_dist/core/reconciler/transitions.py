@@ -345,10 +345,11 @@ def follow_pod_phases(s: ReconcileContext) -> Status | None:
     if phase is Phase.RESTARTING:
         reason, message = held or (Reason.PODS_PENDING, "the new pods have not started yet")
         return s.status.with_phase(Phase.PENDING, s.now, reason, message)
-    if phase is Phase.RUNNING and _too_few(s):
-        return s.status.with_phase(Phase.PENDING, s.now, *(held or (Reason.PODS_PENDING, "too few pods are running")))
     if phase is Phase.RUNNING:
-        return _running_status(s)
+        # Running ends because too many pods are pending, as in Volcano; a TFJob stays Running.
+        if s.job.running_types or s.facts.total().pending <= len(s.job.replicas) - s.job.scheduling.min_available:
+            return _running_status(s)
+        return s.status.with_phase(Phase.PENDING, s.now, *(held or (Reason.PODS_PENDING, "too few pods are running")))
     if phase is Phase.PENDING:
         if held is not None:
             return replace(s.status, reason=held[0], message=held[1])
@@ -381,13 +382,6 @@ def _runs(s: ReconcileContext) -> bool:
         return any(s.facts.count(type_).running for type_ in s.job.running_types)
     total = s.facts.total()
     return total.running + total.succeeded + total.failed >= max(1, s.job.scheduling.min_available)
-
-
-def _too_few(s: ReconcileContext) -> bool:
-    """Whether Running ends because too many pods are pending, as in Volcano; a TFJob stays Running."""
-    if s.job.running_types:
-        return False
-    return s.facts.total().pending > len(s.job.replicas) - s.job.scheduling.min_available
 
 
 def exceed_start_limit(s: ReconcileContext) -> Status | None:
