@@ -147,11 +147,22 @@ def diagnose(
     the messages of Events about volumes that cannot be mounted.
     """
     s = read_context(job, status, Observed(now=now, pods=pods))
-    of_phase = _of_end(status, logs) if status.phase not in LIVE else _of_life(s, logs, volumes)
-    found = [*_of_last_error(status), *_of_refusal(status), *of_phase]
+    found: list[Diagnosis] = []
+    if status.last_error:
+        text = status.display_message if status.stalled else f"its objects cannot be deleted: {status.last_error}"
+        found.append(_reason_diagnosis(Reason.RECONCILE_FAILED.row, text))
+    if status.refusal:
+        level = Level.ERROR if status.never_accepted else Level.WARNING
+        advice = Reason.INVALID_SPEC.row.advice
+        found.append(Diagnosis(level, Category.INVALID, status.refusal, resolution=advice))
+    found += _of_end(status, logs) if status.phase not in LIVE else _of_life(s, logs, volumes)
     known = {one.resolution for one in found}
-    warnings = (one for one in diagnose_logs(job, logs) if one.resolution not in known)
-    return (*(found or [_all_well(s)]), *_of_disruptions(status), *warnings)
+    found = found or [_all_well(s)]
+    if status.phase in LIVE and status.disruptions:
+        often = times_text(status.total_disruptions)
+        text = f"its pods were taken away {often} ({disruption_counts(status.disruptions)})"
+        found.append(Diagnosis(Level.INFO, Category.EVICTION, text, resolution="that does not count as a restart"))
+    return (*found, *(one for one in diagnose_logs(job, logs) if one.resolution not in known))
 
 
 def diagnose_logs(job: Job, logs: Logs) -> Iterator[Diagnosis]:
@@ -218,25 +229,6 @@ def _all_well(s: ReconcileContext) -> Diagnosis:
     return Diagnosis(Level.INFO, Category.STARTING, status.message or "the job has just been accepted")
 
 
-def _of_disruptions(status: Status) -> Iterator[Diagnosis]:
-    if status.phase in LIVE and status.disruptions:
-        often = times_text(status.total_disruptions)
-        text = f"its pods were taken away {often} ({disruption_counts(status.disruptions)})"
-        yield Diagnosis(Level.INFO, Category.EVICTION, text, resolution="that does not count as a restart")
-
-
-def _of_last_error(status: Status) -> Iterator[Diagnosis]:
-    if status.last_error:
-        text = status.display_message if status.stalled else f"its objects cannot be deleted: {status.last_error}"
-        yield _reason_diagnosis(Reason.RECONCILE_FAILED.row, text)
-
-
-def _of_refusal(status: Status) -> Iterator[Diagnosis]:
-    if status.refusal:
-        level = Level.ERROR if status.never_accepted else Level.WARNING
-        yield Diagnosis(level, Category.INVALID, status.refusal, resolution=Reason.INVALID_SPEC.row.advice)
-
-
 def _of_end(status: Status, logs: Logs) -> Iterator[Diagnosis]:
     if status.phase in (Phase.COMPLETING, Phase.COMPLETED):
         yield Diagnosis(Level.INFO, Category.SUCCEEDED, status.message)
@@ -289,8 +281,8 @@ def _of_exit(exit_: Exit | None, said: Sequence[str]) -> tuple[Category, str]:
     if exit_.out_of_memory:
         return Category.MEMORY, "raise resources.limits.memory of the container, or use a smaller batch"
     if exit_.never_runs:
-        category, advice = _of_waiting(exit_.reason)
-        return category, message_advice(exit_.message) or advice
+        row = reason_row(stable_reason(exit_.reason))
+        return row.category or Category.STARTING, message_advice(exit_.message) or row.advice
     if exit_.start_failed or exit_.code in _START_FAILED:
         return Category.COMMAND, Reason.RUN_CONTAINER_ERROR.row.advice
     if exit_.code == _KILLED:
@@ -321,7 +313,9 @@ def _of_life(s: ReconcileContext, logs: Logs, volumes: VolumeEvents) -> Iterator
         if pod.kept_by:
             text = f"pod {pod.name} has stopped and is kept by the finalizer {pod.kept_by}"
             text += "; its replica starts again when it is gone"
-            yield Diagnosis(Level.WARNING, Category.STOPPING, text, resolution=_KEPT)
+            advice = "the owner of a finalizer removes it: check that the owner runs"
+            advice += "; kubectl get pod NAME -o yaml shows it"
+            yield Diagnosis(Level.WARNING, Category.STOPPING, text, resolution=advice)
     stopping = sorted(pod.name for pod in facts.stale if not pod.kept_by)
     if stopping:
         names = ", ".join(stopping[:5])
@@ -331,22 +325,15 @@ def _of_life(s: ReconcileContext, logs: Logs, volumes: VolumeEvents) -> Iterator
             f"waits until the pods of the previous attempt are gone: {names}",
             resolution="they get their grace period",
         )
-    if status.admission is not None:
-        yield from _of_overdue(s)
-    yield from _of_missing(s)
-
-
-_KEPT: Final = "the owner of a finalizer removes it: check that the owner runs; kubectl get pod NAME -o yaml shows it"
-
-
-def _of_overdue(s: ReconcileContext) -> Iterator[Diagnosis]:
-    for pod in overdue_pods(s):
+    for pod in overdue_pods(s) if status.admission is not None else ():
         if pod.kept_by:
             continue  # its node is not the reason
         stopped = f" since {format_time(pod.stops_at)}" if pod.stops_at is not None else ""
         text = f"waits for pod {pod.name} on node {pod.node}, which should have stopped{stopped} and may still run"
         advice = f"check whether the node is up; if it is certainly down, delete it, or taint it {OUT_OF_SERVICE}"
         yield Diagnosis(Level.WARNING, Category.NODE_LOST, text, resolution=advice)
+    if status.admission is not None:
+        yield from _of_missing(s)
 
 
 _STARTING: Final = ("", "ContainerCreating", "PodInitializing")
@@ -406,14 +393,9 @@ def _of_sidecar(job: Job, pod: PodView) -> Iterator[Diagnosis]:
         yield Diagnosis(Level.WARNING, Category.RUNNING, text, resolution=advice)
 
 
-def _of_waiting(reason: str) -> tuple[Category, str]:
-    row = reason_row(stable_reason(reason))
-    return row.category or Category.STARTING, row.advice
-
-
 def _waiting(pod: PodView, reason: str, message: str) -> Diagnosis:
-    category, advice = _of_waiting(reason)
-    advice = message_advice(message) or advice
+    row = reason_row(stable_reason(reason))
+    category, advice = row.category or Category.STARTING, message_advice(message) or row.advice
     # Nodes differ in the images that they have, and in the registries that they reach.
     evidence = f"on node {pod.node}: {message}" if category is Category.IMAGE and pod.node else message
     if reason == Reason.CRASH_LOOP_BACK_OFF and pod.last_exit is not None:
@@ -428,8 +410,6 @@ def _waiting(pod: PodView, reason: str, message: str) -> Diagnosis:
 
 
 def _of_missing(s: ReconcileContext) -> Iterator[Diagnosis]:
-    if s.status.admission is None:
-        return
     due = creatable_replicas(s)
     for replica in s.job.replicas:
         if replica in s.facts.current or replica in s.facts.succeeded or replica in due:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tf_dist.core.model.assignment import current_job, possible_replicas, startable_replicas
 from tf_dist.core.model.job import Event, Job, ReplicaId, Role
@@ -43,25 +43,15 @@ def replica_states(job: Job, status: Status, pods: tuple[PodView, ...]) -> tuple
         if pod is None:
             state = _absent(status, done=replica in facts.succeeded, stopping=replica in stopping)
             state = "Waiting" if state == "Pending" and replica not in startable else state
-            culprit = _culprit(status, replica) if state == "Gone" else None
-            if culprit is not None:
-                detail = exit_text(Exit(culprit.code, culprit.reason))
+            detail = ""
+            if state == "Gone" and (culprit := _culprit(status, replica)) is not None:
+                state, detail = "Failed", exit_text(Exit(culprit.code, culprit.reason))
                 restarts += status.container_restarts  # of all pods: their own counters went with them
-                states.append(ReplicaState(replica=replica, state="Failed", restarts=restarts, detail=detail))
-            else:
-                states.append(ReplicaState(replica=replica, state=state, restarts=restarts))
+            states.append(ReplicaState(replica=replica, state=state, restarts=restarts, detail=detail))
         else:
             state, detail = _present(pod, done=replica in facts.succeeded)
-            row = ReplicaState(
-                replica=replica,
-                state=state,
-                node=pod.node,
-                restarts=restarts,
-                pod=pod.name,
-                detail=detail,
-                node_silent=pod.node_silent,
-            )
-            states.append(row)
+            found = ReplicaState(replica=replica, state=state, restarts=restarts, detail=detail)
+            states.append(replace(found, pod=pod.name, node=pod.node, node_silent=pod.node_silent))
     return tuple(states)
 
 
@@ -86,7 +76,9 @@ def _present(pod: PodView, *, done: bool) -> tuple[str, str]:
     if done:
         return "Succeeded", ""
     if pod.phase is PodPhase.FAILED:
-        if pod.deleting and _was_told_to_end(pod.exit):
+        # The signals that a deleted pod gets.
+        told = pod.exit is not None and signal_name(pod.exit.code) in ("SIGTERM", "SIGKILL")
+        if pod.deleting and told and not (pod.exit and pod.exit.out_of_memory):
             return "Stopped", ""
         return "Failed", exit_text(pod.exit).removeprefix("has failed: ")
     if pod.deleting:
@@ -100,11 +92,6 @@ def _present(pod: PodView, *, done: bool) -> tuple[str, str]:
     if pod.node_silent:
         return "Running", f"node {pod.node} is not ready"
     return ("Running", "") if pod.ready or pod.phase is not PodPhase.RUNNING else ("Running", "not ready")
-
-
-def _was_told_to_end(exit_: Exit | None) -> bool:
-    """Whether a failed pod ended by the signals that a deleted pod gets."""
-    return exit_ is not None and not exit_.out_of_memory and signal_name(exit_.code) in ("SIGTERM", "SIGKILL")
 
 
 def leaders_first(job: Job) -> tuple[ReplicaId, ...]:

@@ -167,18 +167,14 @@ def decorate_pod(workload: Document, served: ServedApis, replica: ReplicaId, pod
     for name in _flavors(assignment):
         flavor = mapping(mapping(served.shared.get((FLAVOR.key, name))).get("spec"))
         _place(spec, texts(flavor.get("nodeLabels")), mappings(flavor.get("tolerations")))
-    for update in _checked(workload, replica.type):
+    checks = mappings(mapping(workload.get("status")).get("admissionChecks"))
+    changes = (one for check in checks for one in mappings(check.get("podSetUpdates")))
+    for update in (one for one in changes if one.get("name") == replica.type):
         _place(spec, texts(update.get("nodeSelector")), mappings(update.get("tolerations")))
         metadata["labels"] |= texts(update.get("labels"))
         metadata["annotations"] = {**(metadata.get("annotations") or {}), **texts(update.get("annotations"))}
     if assignment.get("topologyAssignment"):
         _gate(workload, metadata, spec)
-
-
-def _checked(workload: Document, type_: str) -> Iterator[Mapping[str, Any]]:
-    """The changes that admission checks request for the pods of a type."""
-    for check in mappings(mapping(workload.get("status")).get("admissionChecks")):
-        yield from (one for one in mappings(check.get("podSetUpdates")) if one.get("name") == type_)
 
 
 def _place(spec: Body, labels: Mapping[str, str], tolerations: Any) -> None:

@@ -115,10 +115,6 @@ class JobInput:
         return found
 
 
-def _string(text: str) -> str:
-    return text
-
-
 def _integer(text: str) -> int:
     if not _WHOLE.fullmatch(text):
         raise ValueError("is not a whole number: write 4000")
@@ -138,7 +134,7 @@ def _boolean(text: str) -> bool:
 
 
 _READERS: Final[Mapping[InputType, Callable[[str], str | float]]] = {
-    InputType.STRING: _string,
+    InputType.STRING: str,
     InputType.INTEGER: _integer,
     InputType.NUMBER: _number,
     InputType.BOOLEAN: _boolean,

@@ -400,7 +400,11 @@ def clean_up(policy: SessionPolicy, end: SessionEnd, seen: Seen) -> CleanUp:
         decision = StopDecision(fate, "on_term decides" if hurried else end.result.message)
     else:
         yield Command(Do.TELL, end=end)  # at once: this process may be killed before it has decided
-        decision = _decide_stop(policy.workflow or WorkflowRules(), (yield Command(Do.READ_WORKFLOW)))
+        rules, read = policy.workflow or WorkflowRules(), (yield Command(Do.READ_WORKFLOW))
+        if read.problem:
+            decision = StopDecision(JobFate.DELETE, f"the workflow cannot be read ({read.problem})")
+        else:
+            decision = decide_stop(read.workflow, now=read.now, deadline=rules.deadline, retried=rules.retried)
     seen = yield Command(Do.TELL, end=end, decision=decision)
     # 2. Read the logs of what ended: on a cluster they go with the job.
     if end.cause in ENDED or (decision.what is JobFate.LEAVE and not hurried):
@@ -427,12 +431,6 @@ def clean_up(policy: SessionPolicy, end: SessionEnd, seen: Seen) -> CleanUp:
     if decision.what is JobFate.MARK:
         yield Command(Do.MARK)
     return decision
-
-
-def _decide_stop(rules: WorkflowRules, read: Seen) -> StopDecision:
-    if read.problem:
-        return StopDecision(JobFate.DELETE, f"the workflow cannot be read ({read.problem})")
-    return decide_stop(read.workflow, now=read.now, deadline=rules.deadline, retried=rules.retried)
 
 
 def _wait_until(

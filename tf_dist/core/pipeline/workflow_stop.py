@@ -56,17 +56,14 @@ def decide_stop(
         return StopDecision(JobFate.DELETE, f"the workflow was asked to shut down ({spec['shutdown']})")
     if status.get("phase") in _FINISHED:
         return StopDecision(JobFate.DELETE, f"the workflow is {status['phase']}")
-    ends = [end for end in (deadline, _deadline_of(spec, status)) if end is not None]
+    started, seconds = parse_time(status.get("startedAt")), spec.get("activeDeadlineSeconds")
+    own = None if started is None or not isinstance(seconds, int) else started + seconds
+    ends = [end for end in (deadline, own) if end is not None]
     if ends and now >= min(ends) - _SLACK:
         return StopDecision(JobFate.DELETE, "the workflow's deadline has passed")
     if not retried:
         return StopDecision(JobFate.DELETE, "the step is not retried")
     return StopDecision(JobFate.LEAVE, "the workflow continues and the step is retried: only this pod must stop")
-
-
-def _deadline_of(spec: Mapping[str, Any], status: Mapping[str, Any]) -> float | None:
-    started, seconds = parse_time(status.get("startedAt")), spec.get("activeDeadlineSeconds")
-    return None if started is None or not isinstance(seconds, int) else started + seconds
 
 
 def decide_suspension(workflow: Mapping[str, Any], *, suspended: bool, by_workflow: bool) -> bool | None:

@@ -83,23 +83,18 @@ def apply_plugins(job: Job, replica: ReplicaId, body: Body) -> None:
         body["volumes"] = [*(body.get("volumes") or []), {"name": volume, "configMap": {"name": volume}}]
         _each_container(body, "volumeMounts", [{"name": volume, "mountPath": _MOUNT_PATH}], init=True)
         if job.plugins.hosts_env:
-            _each_container(body, "env", _host_variables(job), init=True)
+            stems = (f"VC_{_variable(spec)}" for spec in job.replica_specs)
+            keys = (key for stem in stems for key in (f"{stem}_HOSTS", f"{stem}_NUM"))
+            sources = ((key, {"configMapKeyRef": {"name": volume, "key": key}}) for key in keys)
+            variables = [{"name": key, "valueFrom": source} for key, source in sources]
+            _each_container(body, "env", variables, init=True)
     if job.plugins.ssh is not None:
         mount_keys(job, job.plugins.ssh, body)
-    for number, volume_ in enumerate(job.volumes):
-        _claim(body, f"{job.key.name}-volume-{number}", volume_)
-
-
-def _host_variables(job: Job) -> list[Body]:
-    keys = (key for spec in job.replica_specs for key in (f"VC_{_variable(spec)}_HOSTS", f"VC_{_variable(spec)}_NUM"))
-    source = config_map_name(job.key.name)
-    return [{"name": key, "valueFrom": {"configMapKeyRef": {"name": source, "key": key}}} for key in keys]
-
-
-def _claim(body: Body, name: str, volume: Mapping[str, Any]) -> None:
-    claim = {"name": name, "persistentVolumeClaim": {"claimName": volume["volumeClaimName"]}}
-    body["volumes"] = [*(body.get("volumes") or []), claim]
-    _each_container(body, "volumeMounts", [{"name": name, "mountPath": volume["mountPath"]}])
+    for number, stated in enumerate(job.volumes):
+        name = f"{job.key.name}-volume-{number}"
+        claim = {"name": name, "persistentVolumeClaim": {"claimName": stated["volumeClaimName"]}}
+        body["volumes"] = [*(body.get("volumes") or []), claim]
+        _each_container(body, "volumeMounts", [{"name": name, "mountPath": stated["mountPath"]}])
 
 
 def _each_container(body: Body, field: str, items: list[Body], *, init: bool = False) -> None:
@@ -121,12 +116,14 @@ _DISRUPTION_BUDGET: Final = (f"{_PREFIX}jdb-min-available", f"{_PREFIX}jdb-max-u
 
 def pod_annotations(job: Job, spec: ReplicaSpec, index: int, attempt: str, retries: int) -> dict[str, str]:
     """Annotations of a pod of ``attempt`` (``Attempts.label``), created after this number of ``retries``."""
+    first = attempt.partition(".")[0]
     own = {
         "task-index": str(index),
         "task-spec": spec.name,
         "job-name": job.key.name,
         "queue-name": job.scheduling.queue,
-        "job-version": str(_version(attempt)),
+        # How often the whole job was restarted before this attempt.
+        "job-version": str(max(0, int(first) - 1) if first.isdecimal() else 0),
         "job-retry-count": str(retries),
         "template-uid": f"{job.key.name}-{spec.name}",
     }
@@ -144,12 +141,6 @@ def pod_labels(job: Job) -> dict[str, str]:
 
 def _copied(found: Mapping[str, str], keys: tuple[str, ...]) -> dict[str, str]:
     return {key: found[key] for key in keys if key in found}
-
-
-def _version(attempt: str) -> int:
-    """How often the whole job was restarted before this attempt."""
-    first = attempt.partition(".")[0]
-    return max(0, int(first) - 1) if first.isdecimal() else 0
 
 
 _PRIVATE, _PUBLIC, _AUTHORIZED, _CONFIG = "id_rsa", "id_rsa.pub", "authorized_keys", "config"
