@@ -12,7 +12,7 @@ import signal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from tf_dist.core.model import names
 from tf_dist.core.model.credentials import hide_credentials
@@ -284,26 +284,69 @@ def pod_views(job: Job, pods: Iterable[Mapping[str, Any]]) -> tuple[PodView, ...
     return tuple(view for view in views if view is not None)
 
 
+class _Container(NamedTuple):
+    """The status of a container: the parts that are read, each with the right type."""
+
+    name: str
+    is_init: bool
+    restarts: int
+    state: Mapping[str, Mapping[str, Any]]
+    """Its state under one of ``running``, ``waiting`` and ``terminated``."""
+    last_state: Mapping[str, Mapping[str, Any]]
+
+    @property
+    def waiting(self) -> tuple[str, str] | None:
+        """The reason and the message of its wait; None if it does not wait."""
+        waiting = self.state.get("waiting")
+        return (waiting.get("reason") or "", waiting.get("message") or "") if waiting else None
+
+
+_NO_CONTAINER: Final = _Container("", is_init=False, restarts=0, state={}, last_state={})
+
+
+def _containers(status: Mapping[str, Any]) -> tuple[_Container, ...]:
+    """Every container of a pod, init containers first."""
+    return tuple(
+        _Container(
+            name=text(one.get("name")),
+            is_init=key == "initContainerStatuses",
+            restarts=number(one.get("restartCount")) or 0,
+            state=_states(one.get("state")),
+            last_state=_states(one.get("lastState")),
+        )
+        for key in ("initContainerStatuses", "containerStatuses")
+        for one in mappings(status.get(key))
+    )
+
+
+def _states(raw: object) -> dict[str, dict[str, Any]]:
+    return {
+        word: {**texts(state), "exitCode": number(mapping(state).get("exitCode"))} if mapping(state) else {}
+        for word, state in mapping(raw).items()
+    }
+
+
 def _view(pod: Mapping[str, Any], container: str) -> PodView | None:
-    metadata = pod["metadata"]
+    metadata, spec, status = pod["metadata"], mapping(pod.get("spec")), mapping(pod.get("status"))
     labels = metadata.get("labels") or {}
     index = labels.get(names.REPLICA_INDEX, "")
     if names.REPLICA_TYPE not in labels or not index.isdecimal():
         return None
-    status = _sound(mapping(pod.get("status")))
-    conditions = {c.get("type"): c for c in status["conditions"]}
-    container_status = _container_status(status.get("containerStatuses") or (), container)
-    state = container_status.get("state") or {}
-    phase = _PHASES.get(status.get("phase") or "", PodPhase.PENDING)
-    exit_ = _exit(state.get("terminated")) or _pod_exit(status, phase)
-    if exit_ is not None and exit_.code == 0 and phase is PodPhase.FAILED:
-        exit_ = replace(exit_, beside=_failed_beside(status))
+    said = texts(status)
+    conditions = {one.get("type"): one for one in map(texts, mappings(status.get("conditions")))}
+    every = _containers(status)
+    own = [one for one in every if not one.is_init]
+    trains = next((one for one in own if one.name == container), own[0] if own else _NO_CONTAINER)
+    phase = _PHASES.get(said.get("phase", ""), PodPhase.PENDING)
+    exit_ = _exit(trains.state) or (_pod_exit(said, every) if phase is PodPhase.FAILED else None)
+    if exit_ is not None and exit_.code == 0 and phase is PodPhase.FAILED and (failure := _first_failure(every)):
+        exit_ = replace(exit_, beside=(failure[0].name, failure[1]))
     deleting = bool(metadata.get("deletionTimestamp"))
-    node = text(mapping(pod.get("spec")).get("nodeName"))
-    disruption = _disruption(status, conditions, deleting=deleting, node=node)
-    created, started = parse_time(metadata.get("creationTimestamp")), parse_time(status.get("startTime"))
+    node = text(spec.get("nodeName"))
+    created, started = parse_time(metadata.get("creationTimestamp")), parse_time(said.get("startTime"))
     behind = max(0.0, created - started) if created is not None and started is not None else 0.0
-    own = exit_ is not None and phase is PodPhase.FAILED and _own_end(exit_, conditions, behind, deleting=deleting)
+    itself = exit_ is not None and phase is PodPhase.FAILED and _own_end(exit_, conditions, behind, deleting=deleting)
+    unscheduled = conditions.get("PodScheduled", {})
     return PodView(
         name=metadata["name"],
         uid=metadata.get("uid", ""),
@@ -313,35 +356,28 @@ def _view(pod: Mapping[str, Any], container: str) -> PodView | None:
         deleting=deleting,
         stops_at=parse_time(metadata.get("deletionTimestamp")),
         ready=_is(conditions, "Ready", "True"),
-        evicted=not own and (_ended_by_node(status) or _is(conditions, OTHER_DISRUPTION, "True")),
-        past_deadline=phase is PodPhase.FAILED and status.get("reason") == DEADLINE_EXCEEDED,
-        node_lost=_node_lost(status),
-        disruption=None if own else disruption,
+        evicted=not itself and (_ended_by_node(said) or _is(conditions, OTHER_DISRUPTION, "True")),
+        past_deadline=phase is PodPhase.FAILED and said.get("reason") == DEADLINE_EXCEEDED,
+        node_lost=_node_lost(said),
+        disruption=None if itself else _disruption(said, conditions, deleting=deleting, node=node),
         exit=exit_,
-        last_exit=_exit((container_status.get("lastState") or {}).get("terminated"))
-        or _other_exit(status, "lastState"),
-        restarts=sum(one.get("restartCount") or 0 for one in _every_container(status)),
+        last_exit=_exit(trains.last_state) or _other_exit(every, last=True),
+        restarts=sum(one.restarts for one in every),
         created_at=created,
         started_at=started,
-        running_since=_running_since(container_status, status),
+        running_since=_running_since(trains, started),
         node=node,
-        pinned="" if node else required_node(mapping(pod.get("spec"))),
-        unschedulable=conditions["PodScheduled"].get("message") or ""
-        if _is(conditions, "PodScheduled", "False")
-        else "",
-        waiting=_waiting(state.get("waiting")) if phase is not PodPhase.PENDING else _what_waits(state, status),
-        node_silent=phase is PodPhase.RUNNING and _node_silent(pod, conditions),
-        scheduler_name=""
-        if node or "PodScheduled" in conditions
-        else text(mapping(pod.get("spec")).get("schedulerName")),
-        pulling=phase is PodPhase.PENDING and _pulling(state, status, conditions),
+        pinned="" if node else required_node(spec),
+        unschedulable=unscheduled.get("message", "") if unscheduled.get("status") == "False" else "",
+        waiting=trains.waiting if phase is not PodPhase.PENDING else _what_waits(trains, every),
+        node_silent=phase is PodPhase.RUNNING and _node_silent(spec, conditions),
+        scheduler_name="" if node or unscheduled else text(spec.get("schedulerName")),
+        pulling=phase is PodPhase.PENDING and _pulling(trains, every, conditions),
         kept_by=", ".join(filter(None, map(text, list_items(metadata.get("finalizers")))))
         if deleting and (phase in FINISHED or not node)
         else "",
         # A kubelet reports that all containers have ended before it reports that the pod has.
-        sidecar_runs=exit_ is not None
-        and phase is PodPhase.RUNNING
-        and any((one.get("state") or {}).get("running") is not None for one in status.get("containerStatuses") or ()),
+        sidecar_runs=exit_ is not None and phase is PodPhase.RUNNING and any("running" in one.state for one in own),
         container=container,
     )
 
@@ -362,29 +398,6 @@ def _named_node(term: Mapping[str, Any]) -> str:
         if (rule.get("key"), rule.get("operator"), len(values)) == ("metadata.name", "In", 1):
             return text(values[0])
     return ""
-
-
-def _sound(status: Mapping[str, Any]) -> dict[str, Any]:
-    """The parts of a pod's status that are read, each with the right type, or absent."""
-    return {
-        **texts({key: status.get(key) for key in ("phase", "reason", "message", "startTime")}),
-        "conditions": [texts(one) for one in mappings(status.get("conditions"))],
-        "containerStatuses": [_sound_container(one) for one in mappings(status.get("containerStatuses"))],
-        "initContainerStatuses": [_sound_container(one) for one in mappings(status.get("initContainerStatuses"))],
-    }
-
-
-def _sound_container(status: Mapping[str, Any]) -> dict[str, Any]:
-    states = {key: mapping(status.get(key)) for key in ("state", "lastState")}
-    return {
-        "name": text(status.get("name")),
-        "restartCount": number(status.get("restartCount")),
-        **{key: {word: _sound_state(one) for word, one in state.items()} for key, state in states.items()},
-    }
-
-
-def _sound_state(state: object) -> dict[str, Any]:
-    return {**texts(state), "exitCode": number(mapping(state).get("exitCode"))} if mapping(state) else {}
 
 
 def _disruption(
@@ -428,23 +441,16 @@ def _own_end(exit_: Exit, conditions: Mapping[Any, Mapping[str, Any]], behind: f
     return exit_.finished_at + behind < disrupted - _SKEW
 
 
-def _running_since(container: Mapping[str, Any], status: Mapping[str, Any]) -> float | None:
+def _running_since(container: _Container, started: float | None) -> float | None:
     """The start of the running container; of its first run the pod's start, because informers keep no other time."""
-    state = mapping(container.get("state"))
-    if "running" not in state:
+    if "running" not in container.state:
         return None
-    again = parse_time(mapping(state["running"]).get("startedAt")) if container.get("lastState") else None
-    return again or parse_time(status.get("startTime"))
+    again = parse_time(container.state["running"].get("startedAt")) if container.last_state else None
+    return again or started
 
 
-def _container_status(statuses: Any, name: str) -> Mapping[str, Any]:
-    for status in statuses:
-        if status.get("name") == name:
-            return status  # type: ignore[no-any-return]
-    return statuses[0] if statuses else {}
-
-
-def _exit(terminated: Mapping[str, Any] | None) -> Exit | None:
+def _exit(state: Mapping[str, Mapping[str, Any]]) -> Exit | None:
+    terminated = state.get("terminated")
     if not terminated:
         return None
     return Exit(
@@ -456,79 +462,65 @@ def _exit(terminated: Mapping[str, Any] | None) -> Exit | None:
     )
 
 
-def _pod_exit(status: Mapping[str, Any], phase: PodPhase) -> Exit | None:
-    """The end of a pod whose training container has not ended: that of the failed container, if any.
+def _pod_exit(said: Mapping[str, str], every: Iterable[_Container]) -> Exit:
+    """The end of a failed pod whose training container has not ended: that of the failed container, if any.
 
     If no container has ended (an eviction, a lost node), the pod's own reason is used.
     """
-    if phase is not PodPhase.FAILED:
-        return None
-    own = Exit(code=None, reason=status.get("reason") or "", message=status.get("message") or "")
-    return own if own.reason else _other_exit(status, "state") or own
+    own = Exit(code=None, reason=said.get("reason", ""), message=said.get("message", ""))
+    return own if own.reason else _other_exit(every) or own
 
 
-def _other_exit(status: Mapping[str, Any], when: str) -> Exit | None:
-    """The failure of the first failed container, if the training container has not ended; ``when``: its state."""
-    found = _failed_beside(status, when)
-    if found is None:
+def _first_failure(every: Iterable[_Container], *, last: bool = False) -> tuple[_Container, Exit] | None:
+    """The first failed container: a sidecar, if the training container has not failed. ``last``: by its last state."""
+    ends = ((one, _exit(one.last_state if last else one.state)) for one in every)
+    return next(((one, end) for one, end in ends if end is not None and end.code != 0), None)
+
+
+def _other_exit(every: Iterable[_Container], *, last: bool = False) -> Exit | None:
+    """The failure of the first failed container, if the training container has not ended."""
+    failure = _first_failure(every, last=last)
+    if failure is None:
         return None
-    name, end = found
-    kind = "init container" if any(one["name"] == name for one in status["initContainerStatuses"]) else "container"
-    return replace(end, container=f"{kind} {name}")
+    container, end = failure
+    return replace(end, container=f"{'init container' if container.is_init else 'container'} {container.name}")
 
 
 def _is(conditions: Mapping[Any, Mapping[str, Any]], type_: str, status: str) -> bool:
     return conditions.get(type_, {}).get("status") == status
 
 
-def _pulling(state: Mapping[str, Any], status: Mapping[str, Any], conditions: Mapping[Any, Mapping[str, Any]]) -> bool:
+def _pulling(trains: _Container, every: Iterable[_Container], conditions: Mapping[Any, Mapping[str, Any]]) -> bool:
     """Whether only an image is missing: volumes and network are ready, init containers have ended.
 
     The runtime ends a pull without progress with an error (containerd: ``image_pull_progress_timeout``, 5 minutes).
     """
-    waits = (_waiting(state.get("waiting")) or ("", ""))[0] in ("ContainerCreating", "PodInitializing")
-    begun = all(one["state"].get("terminated") for one in status.get("initContainerStatuses") or ())
+    waits = (trains.waiting or ("", ""))[0] in ("ContainerCreating", "PodInitializing")
+    begun = all(one.state.get("terminated") for one in every if one.is_init)
     return waits and begun and _is(conditions, "PodReadyToStartContainers", "True")
 
 
-def _failed_beside(status: Mapping[str, Any], when: str = "state") -> tuple[str, Exit] | None:
-    """The first failed container: a sidecar, if the training container has not failed."""
-    ends = ((one["name"], _exit(one[when].get("terminated"))) for one in _every_container(status))
-    return next(((name, end) for name, end in ends if end is not None and end.code != 0), None)
-
-
-def _what_waits(state: Mapping[str, Any], status: Mapping[str, Any]) -> tuple[str, str] | None:
+def _what_waits(trains: _Container, every: Iterable[_Container]) -> tuple[str, str] | None:
     """The reason why the container waits, or why the container before it waits."""
-    own = _waiting(state.get("waiting"))
-    every = _every_container(status)
-    for one in every:
-        reason, message = _waiting(one["state"].get("waiting")) or ("", "")
+    waiting = [(one.name, said) for one in every if (said := one.waiting) is not None]
+    for name, (reason, message) in waiting:
         if reason == Reason.CREATE_CONTAINER_ERROR and _NO_COMMAND in message.lower():
-            return Reason.ERR_IMAGE_ENTRYPOINT, f"container {one['name']} has no command, and its image has none to run"
+            return Reason.ERR_IMAGE_ENTRYPOINT, f"container {name} has no command, and its image has none to run"
+    own = trains.waiting
     if own is not None and stable_reason(own[0]) in HOLDING_REASONS:
         return own
-    others = ((one["name"], _waiting(one["state"].get("waiting"))) for one in every)
-    held = ((name, said) for name, said in others if said is not None and stable_reason(said[0]) in HOLDING_REASONS)
+    held = ((name, said) for name, said in waiting if stable_reason(said[0]) in HOLDING_REASONS)
     return next(((said[0], f"container {name}: {said[1]}".rstrip(": ")) for name, said in held), own)
 
 
-def _every_container(status: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
-    return (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
-
-
-def _node_silent(pod: Mapping[str, Any], conditions: Mapping[Any, Mapping[str, Any]]) -> bool:
+def _node_silent(spec: Mapping[str, Any], conditions: Mapping[Any, Mapping[str, Any]]) -> bool:
     """Whether its node has stopped reporting, by the pod's conditions.
 
     The node lifecycle controller then changes only Ready, and ContainersReady stays as the kubelet wrote it. Only a
     readiness gate could have the same effect.
     """
-    if mapping(pod.get("spec")).get("readinessGates"):
-        return False
-    return _is(conditions, "Ready", "False") and _is(conditions, "ContainersReady", "True")
-
-
-def _waiting(waiting: Mapping[str, Any] | None) -> tuple[str, str] | None:
-    return (waiting.get("reason") or "", waiting.get("message") or "") if waiting else None
+    silent = _is(conditions, "Ready", "False") and _is(conditions, "ContainersReady", "True")
+    return silent and not spec.get("readinessGates")
 
 
 _SIGNAL_BASE: Final = 128
