@@ -137,19 +137,19 @@ class _Structure(ValueError):
     """A value that would be more than one scalar."""
 
 
-def named_overrides(values: Mapping[Any, Any], argument: str = "overrides") -> tuple[Override, ...]:
+def named_overrides(values: Mapping[Any, Any]) -> tuple[Override, ...]:
     """Overrides from values by path, as in Python arguments; InvalidJob with every invalid path."""
     found, problems = [], []
     for path, value in values.items():
         if not isinstance(path, str):
             hint = 'write {"spec.tfReplicaSpecs.Worker.replicas": 4}'
-            problems.append(Problem(f"{argument}[{path!r}]", f"{path!r} is not a path", hint))
+            problems.append(Problem(f"overrides[{path!r}]", f"{path!r} is not a path", hint))
             continue
         try:
             found.append(Override(parse_field_path(path), value))
         except ValueError as error:
             hint = "write spec.tfReplicaSpecs.Worker.replicas"
-            problems.append(Problem(f"{argument}[{path!r}]", " ".join(str(error).split()), hint))
+            problems.append(Problem(f"overrides[{path!r}]", " ".join(str(error).split()), hint))
     if problems:
         raise InvalidJob(problems)
     return tuple(found)

@@ -20,7 +20,7 @@ from tf_dist.core.dialects.common_schema import SERVICES_ANNOTATION, SUSPEND_ANN
 from tf_dist.core.dialects.volcano_annotations import SLA
 from tf_dist.core.model import names
 from tf_dist.core.model.context import Plan, WriteStatus
-from tf_dist.core.model.fieldpath import list_items, mapping, updated, value_at
+from tf_dist.core.model.fieldpath import list_items, mapping, number, updated, value_at
 from tf_dist.core.model.job import Document, Job
 from tf_dist.core.model.status import AcceptedSpec, RefusedSpec, Status, display_phase
 from tf_dist.core.model.status_codec import FIELD, dump_status, stored_status
@@ -76,7 +76,7 @@ def read_stored_spec(
 
     ``previous``: the previously read version of this job, and its result.
     """
-    generation = _generation(stored)
+    generation = number(value_at(stored, "metadata", "generation")) or 0
     before = _last_accepted(status.accepted_spec, previous)
     runtime_id = _left_out_runtime_id(stored, before)
     if runtime_id:
@@ -97,14 +97,7 @@ def read_stored_spec(
         return StoredSpec(job=_in_force(stored, before), accepted=before, refused=refused, problem=problem)
     if before is not None and before.digest == digest:
         return StoredSpec(job=job, accepted=updated(before, generation=generation, document={}))
-    return StoredSpec(
-        job=job,
-        accepted=AcceptedSpec(
-            generation=generation,
-            digest=digest,
-            runtime_id=job.runtime_id,
-        ),
-    )
+    return StoredSpec(job=job, accepted=AcceptedSpec(generation=generation, digest=digest, runtime_id=job.runtime_id))
 
 
 def _last_accepted(stored: AcceptedSpec | None, previous: tuple[Document, StoredSpec] | None) -> AcceptedSpec | None:
@@ -141,11 +134,6 @@ def unknown_keys(stored: Document) -> str:
     return "; ".join(str(one) for one in warnings if one.message.startswith("unknown key"))[:_MOST_MESSAGE]
 
 
-def _generation(stored: Document) -> int:
-    generation = value_at(stored, "metadata", "generation")
-    return generation if type(generation) is int else 0
-
-
 def all_problems(stored: Document, first: InvalidJob) -> InvalidJob:
     """All problems of an invalid document, from the strict parser."""
     try:
@@ -158,13 +146,12 @@ def all_problems(stored: Document, first: InvalidJob) -> InvalidJob:
 def _source(stored: Document, defaults: Mapping[str, Any] | None = None) -> str:
     """The parts of the document from which the job is read, in one form, without fields that a controller writes."""
     metadata = mapping(stored.get("metadata"))
-    parts = {key: _of_spec(metadata.get(key)) for key in ("annotations", "labels")}
+    parts = {
+        key: {name: value for name, value in mapping(metadata.get(key)).items() if _is_of_spec(name)}
+        for key in ("annotations", "labels")
+    }
     spec = {**mapping(stored.get("spec")), **defaults} if defaults else stored.get("spec")
     return json.dumps({"spec": spec, **parts}, sort_keys=True, separators=(",", ":"))
-
-
-def _of_spec(pairs: object) -> dict[str, str]:
-    return {key: value for key, value in mapping(pairs).items() if _is_of_spec(key)}
 
 
 def _is_of_spec(key: object) -> bool:
@@ -222,14 +209,8 @@ def _held(document: Document, status: Status, now: float) -> dict[str, Any]:
 def _shown(kind: object, spec: Document, stored: Document, status: Status, now: float) -> dict[str, Any]:
     if kind == "Job":
         fresh = {"phase": status.phase.value, "lastTransitionTime": format_time(now)}
-        return {
-            "state": {
-                **fresh,
-                **mapping(stored.get("state")),
-                "reason": status.display_reason,
-                "message": status.display_message,
-            }
-        }
+        words = {"reason": status.display_reason, "message": status.display_message}
+        return {"state": {**fresh, **mapping(stored.get("state")), **words}}
     listed = [dict(one) for one in list_items(stored.get("conditions")) if isinstance(one, Mapping)]
     before = next((one for one in listed if one.get("type") == SPEC_ACCEPTED), None)
     others = [one for one in listed if one.get("type") != SPEC_ACCEPTED]
