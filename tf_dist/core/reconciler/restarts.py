@@ -7,8 +7,9 @@ budgets: one for failures, and one for disruptions (``core.model.pods``).
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import Final
 
 from tf_dist.core.model import pods
@@ -26,57 +27,56 @@ from tf_dist.core.reconciler.lifecycle_policy import DecidedEvents, PodEvent, de
 
 def restart_job(s: ReconcileContext, answered: DecidedEvents) -> Status:
     """Restart every pod. This counts as one restart for all failed replicas, and as none after disruptions."""
-    first = _costs(s, answered, [_gravest(answered)])
-    if over := _unaffordable(s, answered, first):
-        return over
-    status = keep_container_restarts(s, _spend(s.status, answered, first), {**s.facts.departed, **s.facts.current})
-    anew = replace(
-        status,
-        attempts=status.attempts.next_job(),
-        observed_replicas=frozenset(),
-        succeeded=frozenset(),
-        failure=_failure(answered, s.now),
-    )
-    return _with_backoff(s, anew, {"": _ran_for(s, s.facts.current)}, answered, first)
+    return _restart(s, answered, {"": _gravest(answered)}, lambda _: "", s.status.attempts.next_job())
 
 
 def restart_tasks(s: ReconcileContext, answered: DecidedEvents) -> Status:
     """Restart every pod of the affected tasks: one restart each, or one in total (``failures_count_together``)."""
     types = dict.fromkeys(occurrence.spec.type for occurrence, _ in answered)
     by_task = {type_: _gravest([one for one in answered if one[0].spec.type == type_]) for type_ in types}
-    spent = _costs(s, answered, by_task.values())
-    if over := _unaffordable(s, answered, spent):
-        return over
-    status = replace(_spend(s.status, answered, spent), failure=_failure(answered, s.now))
-    ran: dict[str, float | None] = {}
+    attempts = s.status.attempts
     for type_ in by_task:
-        replicas = [replica for replica in s.facts.current if replica.type == type_]
-        gone = [replica for replica in s.facts.departed if replica.type == type_]
-        status = keep_container_restarts(s, status, [*replicas, *gone])
-        status = replace(status, attempts=status.attempts.next_task(type_))
-        ran[type_] = _ran_for(s, replicas)
-    seen, succeeded = (
-        frozenset(replica for replica in group if replica.type not in by_task)
-        for group in (status.observed_replicas, status.succeeded)
-    )
-    return _with_backoff(s, replace(status, observed_replicas=seen, succeeded=succeeded), ran, answered, spent)
+        attempts = attempts.next_task(type_)
+    return _restart(s, answered, by_task, lambda replica: replica.type, attempts)
 
 
 def restart_pods(s: ReconcileContext, answered: DecidedEvents) -> Status:
     """Restart the affected replicas: one restart for each replica, or one in total (``failures_count_together``)."""
-    by_replica = {
-        occurrence.replica: occurrence for occurrence, _ in reversed(answered) if occurrence.replica is not None
-    }
-    spent = _costs(s, answered, by_replica.values())
-    if over := _unaffordable(s, answered, spent):
-        return over
-    status = replace(_spend(s.status, answered, spent), failure=_failure(answered, s.now))
-    status = keep_container_restarts(s, status, by_replica)
-    attempts = status.attempts
+    by_replica = {one.replica: one for one, _ in reversed(answered) if one.replica is not None}
+    attempts = s.status.attempts
     for replica in by_replica:
         attempts = attempts.next_pod(replica)
-    status = replace(status, attempts=attempts, observed_replicas=status.observed_replicas - by_replica.keys())
-    ran = {str(replica): _ran_for(s, [replica]) for replica in by_replica}
+    return _restart(s, answered, {str(replica): one for replica, one in by_replica.items()}, str, attempts)
+
+
+def _restart(
+    s: ReconcileContext,
+    answered: DecidedEvents,
+    parts: Mapping[str, PodEvent],
+    part_of: Callable[[ReplicaId], str],
+    attempts: Attempts,
+) -> Status:
+    """Restart parts of the job, each for an event. ``part_of``: the part of a replica, by its key in ``backoffs``."""
+    spent = _costs(s, answered, parts.values())
+    if over := _unaffordable(s, answered, spent):
+        return over
+    leaving: dict[str, list[ReplicaId]] = {part: [] for part in parts}
+    for replica in {**s.facts.departed, **s.facts.current}:
+        if (part := part_of(replica)) in leaving:
+            leaving[part].append(replica)
+    observed, succeeded = (
+        frozenset(replica for replica in group if part_of(replica) not in parts)
+        for group in (s.status.observed_replicas, s.status.succeeded)
+    )
+    status = replace(
+        _spend(s.status, answered, spent),
+        attempts=attempts,
+        observed_replicas=observed,
+        succeeded=succeeded,
+        failure=_failure(answered, s.now),
+    )
+    status = keep_container_restarts(s, status, chain.from_iterable(leaving.values()))
+    ran = {part: _ran_for(s, replicas) for part, replicas in leaving.items()}
     return _with_backoff(s, status, ran, answered, spent)
 
 
