@@ -211,8 +211,8 @@ MUTANTS: Final = (
     Mutant(
         "conflict-is-gone",
         "controller/plan_executor.py",
-        "            if self._is_there(resource, namespace, name, uid):\n                raise\n",
-        "",
+        'if self._cluster.get(resource, namespace, name)["metadata"]["uid"] == uid:\n',
+        "if False:\n",
         "a pod whose deletion was refused is forgotten, and runs beside its successors",
     ),
     Mutant(

@@ -41,23 +41,19 @@ _CLOCK_TOLERANCE: Final = 1.0
 
 
 class ClockStepDetector:
-    """Detects steps of the wall clock by comparing ``clock`` (epoch seconds) with ``monotonic``. A suspended machine is
-    a step, too.
+    """Detects steps of the wall clock ``clock`` (epoch seconds), whose offset from ``monotonic`` then changes.
 
-    Slow corrections add up to a step.
+    A suspended machine is a step, too, and slow corrections add up to a step.
     """
 
     def __init__(self, clock: Callable[[], float], monotonic: Callable[[], float]) -> None:
         self._clock = clock
         self._monotonic = monotonic
-        self._offset = self._read()
-
-    def _read(self) -> float:
-        return self._clock() - self._monotonic()
+        self._offset = clock() - monotonic()
 
     def noticed(self) -> bool:
         """Whether the clock has stepped since the last call that noticed one."""
-        offset = self._read()
+        offset = self._clock() - self._monotonic()
         step = offset - self._offset
         if abs(step) < _CLOCK_TOLERANCE:
             return False
@@ -241,9 +237,9 @@ class Controller:
         return pause
 
     def _begin_term(self, listed: Hashable = ()) -> None:
-        """List everything again after a new election, because another controller may have acted in between. ``listed``:
+        """List everything again after a new election, because another controller may have acted in between.
 
-        the term in which the informers started their first list.
+        ``listed``: the term in which the informers started their first list.
         """
         term = self._leadership.term
         if self._begun == term:
@@ -277,13 +273,15 @@ class Controller:
             raise
         for ref in decided:
             self._queue.add(ref, lane=Lane.FIRST)
-        for ref in sorted(changed.difference(decided), key=str):
-            if not self._awaits_first_decision(ref):
-                self._queue.add(ref)
-        routine = set(self._job_index if everything else self._due_for_resync())
-        for ref in sorted(routine.difference(decided, changed), key=str):
-            if not self._awaits_first_decision(ref):
-                self._queue.add(ref, lane=Lane.ROUTINE)
+        now = self._monotonic()
+        routine = set(self._job_index if everything else [*self._resync.due(now), *self._resync_waiting.due(now)])
+        for lane, refs in (
+            (Lane.NORMAL, changed.difference(decided)),
+            (Lane.ROUTINE, routine.difference(decided, changed)),
+        ):
+            for ref in sorted(refs, key=str):
+                if not self._awaits_first_decision(ref):
+                    self._queue.add(ref, lane=lane)
         if failed is not None:
             raise failed
 
@@ -304,7 +302,12 @@ class Controller:
             decided = self._admission.decide(self._changes)
             self._queue_statuses.want()
         if self._queue_statuses.pause() <= 0:
-            self._report_queues()
+            usages = self._admission.queue_usages()
+            if self._reporter is None:
+                self._queue_statuses.write(usages)
+            else:
+                self._queue_statuses.begin()
+                self._reporter.submit(self._queue_statuses.write, usages)
         return decided
 
     def _awaits_first_decision(self, ref: JobRef) -> bool:
@@ -313,18 +316,6 @@ class Controller:
         if known is None or known.status.created is not None or not known.waits:
             return False
         return known.claim() is not None and self._admission.verdict(known) is None
-
-    def _report_queues(self) -> None:
-        usages = self._admission.queue_usages()
-        if self._reporter is None:
-            self._queue_statuses.write(usages)
-        else:
-            self._queue_statuses.begin()
-            self._reporter.submit(self._queue_statuses.write, usages)
-
-    def _due_for_resync(self) -> list[JobRef]:
-        now = self._monotonic()
-        return [*self._resync.due(now), *self._resync_waiting.due(now)]
 
     def _changes(self) -> JobChanges:
         """The jobs that have changed since the last decision. Jobs of other leaders count as deleted."""
@@ -416,14 +407,10 @@ class Controller:
         self.informers.refresh()
         self._term = self._begun
         self._everything |= due is None
-        failed: Exception | None = None
         try:
             self._decide()
-        except Exception as error:
-            failed = error
-        for ref in due or ():
-            self._queue.add(ref)
-        taken = sum(self._workers.work() for _ in range(self._queue.ready()))
-        if failed is not None:
-            raise failed
+        finally:
+            for ref in due or ():
+                self._queue.add(ref)
+            taken = sum(self._workers.work() for _ in range(self._queue.ready()))
         return taken

@@ -16,7 +16,7 @@ from tf_dist.core.model import names
 from tf_dist.core.model.assignment import current_job
 from tf_dist.core.model.gang_scheduler import GangScheduler
 from tf_dist.core.model.job import Dialect, Job, compact_job
-from tf_dist.core.model.status import LIVE, AcceptedSpec, Phase, Status
+from tf_dist.core.model.status import LIVE, Phase, Status
 from tf_dist.core.model.status_codec import NewerStatusFormat, read_status
 from tf_dist.core.model.timestamps import parse_time
 from tf_dist.core.reconciler.accepted_spec import StoredSpec, read_stored_spec
@@ -144,12 +144,6 @@ class JobIndex:
     def __iter__(self) -> Iterator[JobRef]:
         return iter(tuple(self._known))
 
-    def __contains__(self, ref: JobRef) -> bool:
-        return ref in self._known
-
-    def __len__(self) -> int:
-        return len(self._known)
-
     def get(self, ref: JobRef) -> JobEntry | None:
         """The entry of a job; None: it is unknown."""
         return self._known.get(ref)
@@ -206,8 +200,7 @@ class JobIndex:
 
     def forget(self, ref: JobRef) -> None:
         """Remove a deleted job."""
-        known = self._known.get(ref)
-        if known is not None:
+        if ref in self._known:
             self._set(ref, None)
 
     def _set(self, ref: JobRef, after: JobEntry | None) -> None:
@@ -233,24 +226,18 @@ def _read_entry(
     status = Status()
     try:
         status = read_status(stored)
+        if before is not None and before.uid != stored["metadata"]["uid"]:
+            before = None  # it was another job of this name
         # What was remembered on top of a status holds as long as that status stands.
-        kept = (
-            before.remembered
-            if before is not None and before.status == status and _is_same_object(before, stored)
-            else None
-        )
-        reading = _with_accepted(_parsed_spec(stored, status, before, seen), status.accepted_spec)
+        kept = before.remembered if before is not None and before.status == status else None
+        reading = _parsed_spec(stored, status, before, seen)
+        if reading.accepted is not None and reading.accepted == status.accepted_spec:
+            reading = replace(reading, accepted=status.accepted_spec)  # equal objects share memory
         same = before is not None and _same_for_admission(before.job, reading.job)
         version = before.admission_version if before is not None and same else object()
         return JobEntry(ref, stored, reading, status, remembered=kept, gang=gang, admission_version=version)
     except Exception as error:
         return JobEntry(ref, stored, StoredSpec(job=None), status, error, gang=gang)
-
-
-def _with_accepted(reading: StoredSpec, accepted: AcceptedSpec | None) -> StoredSpec:
-    """The same entry with the equal object of the status, so that they share memory."""
-    mine = reading.accepted
-    return replace(reading, accepted=accepted) if mine is not None and mine == accepted else reading
 
 
 def _same_for_admission(before: Job | None, after: Job | None) -> bool:
@@ -265,17 +252,13 @@ def _read_by_admission(job: Job) -> Job:
     return replace(job, labels={}, annotations=kept, fallbacks=tuple(map(_read_by_admission, job.fallbacks)))
 
 
-def _is_same_object(before: JobEntry, stored: Object) -> bool:
-    return bool(before.uid == stored["metadata"]["uid"])
-
-
 def _parsed_spec(stored: Object, status: Status, before: JobEntry | None, seen: Callable[[Job], Job]) -> StoredSpec:
     if before is not None and before.problem is None and _spec_fingerprint(before.stored) == _spec_fingerprint(stored):
         reading = before.reading
         # A spec that is refused here may be accepted by a controller of another release, and then be the one in force.
         if reading.refused is None or before.status.accepted_spec == status.accepted_spec:
             return reading
-    previous = (before.stored, before.reading) if before is not None and _is_same_object(before, stored) else None
+    previous = (before.stored, before.reading) if before is not None else None
     reading = read_stored_spec(stored, status, previous)
     return reading if reading.job is None else replace(reading, job=compact_job(seen(reading.job)))
 

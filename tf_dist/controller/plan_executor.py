@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
+from contextlib import suppress
 from functools import partial
 from itertools import groupby
 from typing import Final
@@ -44,12 +45,7 @@ from tf_dist.core.model.context import (
     WriteStatus,
 )
 from tf_dist.core.model.job import Document
-from tf_dist.core.model.status_codec import (
-    FIELD,
-    has_embedded_memory,
-    stored_status,
-    with_embedded_memory,
-)
+from tf_dist.core.model.status_codec import FIELD, has_embedded_memory, stored_status, with_embedded_memory
 from tf_dist.core.podbuilder.volcano_plugins import KeyPair, lacks_keys, with_key_pair
 from tf_dist.core.reconciler.job_events import combined_events, object_event
 from tf_dist.core.reconciler.ownership import former_pod, selector_of_former_pods
@@ -88,11 +84,10 @@ class StatusPruned(ClusterError):
 
 
 class PlanExecutor:
-    """Executes plans against a cluster, as long as it may; the caches learn what came of it.
+    """Executes plans against a cluster, and updates the caches with the results.
 
-    ``wrote`` is called with a job and the version of each object that was written just as planned: no pass has to look
-    at it. ``remaining``: for how many seconds the right to act for a job surely still holds; it is asked before every
-    attempt of a request, and bounds how long one takes.
+    ``wrote`` is called with a job and the version of each object that was written as planned. ``remaining`` returns the
+    seconds for which a job may certainly be written; it is called before every attempt of a request, and limits it.
     """
 
     def __init__(
@@ -128,9 +123,8 @@ class PlanExecutor:
     def apply(self, ref: JobRef, stored: Object, plan: Plan) -> None:
         """Execute ``plan`` for the job ``stored``.
 
-        Raises Conflict when the job has changed since it was seen (look again), NotFound when it or its namespace is
-        gone, LeadershipLost when leadership has ended, NameConflict, and any other error of the cluster; what was done
-        until then stands.
+        Raises Conflict if the job has changed since it was read, NotFound if it or its namespace is gone,
+        LeadershipLost, NameConflict, and any other error of the cluster. What was done until then stands.
         """
         events: list[EmitEvent] = []
         former = self._former_pods(ref)
@@ -205,15 +199,13 @@ class PlanExecutor:
         """
         if has_embedded_memory(stored.get("status")):
             self._pruning.add(ref.resource)
-        known = ref.resource in self._pruning
-        written = self._replace_status(
-            ref, stored, with_embedded_memory(status, ref.resource.kind) if known else status
-        )
+        known, embedded = ref.resource in self._pruning, partial(with_embedded_memory, status, ref.resource.kind)
+        written = self._replace_status(ref, stored, embedded() if known else status)
         if FIELD in (written.get("status") or {}):
             self._pruning.discard(ref.resource)
         elif not known:
             self._pruning.add(ref.resource)
-            written = self._replace_status(ref, written, with_embedded_memory(status, ref.resource.kind))
+            written = self._replace_status(ref, written, embedded())
         self._wrote(ref, resource_version_of(written))
         self._informers.wrote(ref.resource, written)
         if FIELD not in stored_status(written):
@@ -332,26 +324,18 @@ class PlanExecutor:
         try:
             self._cluster.delete(resource, namespace, name, uid=uid)
         except NotFound:
-            self._gone(resource, namespace, name, uid)
+            pass
         except Conflict:
-            if self._is_there(resource, namespace, name, uid):
-                raise
-            self._gone(resource, namespace, name, uid)
+            # Another uid is not the only reason for a conflict.
+            with suppress(NotFound):
+                if self._cluster.get(resource, namespace, name)["metadata"]["uid"] == uid:
+                    raise
         else:
             self._informers.deleted(resource, namespace, name, uid, self._clock())
             return True
-        return False
-
-    def _is_there(self, resource: Resource, namespace: str, name: str, uid: str) -> bool:
-        """Whether a refused deletion was about this very object: the fence is not the only reason for a conflict."""
-        try:
-            return bool(self._cluster.get(resource, namespace, name)["metadata"]["uid"] == uid)
-        except NotFound:
-            return False
-
-    def _gone(self, resource: Resource, namespace: str, name: str, uid: str) -> None:
         _LOG.debug("object is gone already: kind=%s object=%s/%s", resource.kind, namespace, name)
         self._informers.gone(resource, namespace, name, uid)
+        return False
 
 
 def _generate_key_pair() -> KeyPair:

@@ -228,10 +228,7 @@ class Workers:
         invalid: bool = False,
         status_only: bool = False,
     ) -> Plan:
-        """The plan for the job now; raises if the job cannot be read.
-
-        ``seen``: its pods, if they are already read.
-        """
+        """The plan for the job now; raises if the job cannot be read. ``seen``: its pods, if already read."""
         now, stored, job, reading = self._clock(), known.stored, known.job, known.reading
         if known.problem is not None:
             raise known.problem
@@ -240,8 +237,9 @@ class Workers:
                 raise RuntimeError("neither a job nor a reason why not")
             return plan_for_invalid_spec(stored, known.status, reading.refused, now)
         seen = seen or self._informers.pods_with_gone(known.ref.namespace, known.uid)
-        pods = pod_views(job, seen.present)
-        scheduler = integration_of(job, with_default_scheduler(job, known.remembered or known.status, known.gang))
+        pods, last = pod_views(job, seen.present), known.remembered or known.status
+        is_new_spec = reading.accepted is not None and reading.accepted != last.accepted_spec and not last.finished
+        scheduler = integration_of(job, with_default_scheduler(job, last, known.gang))
         # Asked before its objects are: they are followed from then on.
         served = None if scheduler is None else self._informers.served(scheduler)
         observed = Observed(
@@ -250,7 +248,7 @@ class Workers:
             pods=pods,
             departed=seen.gone,
             unready=self._informers.unready(pod.node for pod in pods if pod.node and not pod.finished),
-            closed_nodes=self._closed_nodes(job, known.remembered or known.status, pods),
+            closed_nodes=self._closed_nodes(job, last, pods),
             recovery_timeout=self._informers.recovery_timeout(current_job(job, known.status).scheduling.queue),
             objects=self._informers.objects(known.ref.namespace, known.uid)
             | self._informers.commands(known.ref, known.uid),
@@ -267,16 +265,9 @@ class Workers:
             status_only=status_only,
             accepted=reading.accepted,
             refused=reading.refused,
-            unknown_keys=self._unknown_keys(known),
+            unknown_keys=unknown_keys(stored) if is_new_spec else "",
         )
         return reconcile(job, observed, known.status)
-
-    @staticmethod
-    def _unknown_keys(known: JobEntry) -> str:
-        """Read only if the spec is new."""
-        accepted, last = known.reading.accepted, known.remembered or known.status
-        is_new = accepted is not None and accepted != last.accepted_spec and not last.finished
-        return unknown_keys(known.stored) if is_new else ""
 
     def _closed_nodes(self, job: Job, status: Status, pods: Sequence[PodView]) -> dict[str, frozenset[str]]:
         """Read only if a pod lacks its node."""
@@ -323,8 +314,12 @@ class Workers:
         self._recorder.record(Metric.RECONCILE_ERRORS, type(error).__name__ if expected else "defect")
         what = hide_credentials(str(error) if expected else f"{type(error).__name__}: {error}")
         before, self._logged[ref] = self._logged.get(ref), (known.uid, what)
-        server = isinstance(error, Throttled | Unavailable)
-        level = logging.DEBUG if before == (known.uid, what) or (server and self._is_logged()) else logging.WARNING
+        server, now = isinstance(error, Throttled | Unavailable), self._monotonic()
+        # A failure of the server concerns all jobs: one line in a minute.
+        is_logged = before == (known.uid, what) or (server and now - self._server_logged < _SERVER_LOGGED_EVERY)
+        if server and not is_logged:
+            self._server_logged = now
+        level = logging.DEBUG if is_logged else logging.WARNING
         _LOG.log(level, "%s: %s; again in %.1f s", ref, what, pause, exc_info=None if expected else error)
         hint = getattr(error, "hint", "")
         message = f"{what} ({hint})" if hint else what
@@ -335,14 +330,6 @@ class Workers:
         event = EmitEvent("Warning", Reason.RECONCILE_FAILED, message)
         self._events.emit(ref.resource, ref.namespace, known.stored, event)
 
-    def _is_logged(self) -> bool:
-        """Whether a failure of the server, which concerns all jobs, was logged in the last minute."""
-        now = self._monotonic()
-        if now - self._server_logged < _SERVER_LOGGED_EVERY:
-            return True
-        self._server_logged = now
-        return False
-
     def _report_stalled(self, ref: JobRef, error: Exception, message: str) -> None:
         """Report the error in the job's status, and do nothing else for it."""
         known = self._lookup(ref)
@@ -352,15 +339,11 @@ class Workers:
         try:
             invalid = isinstance(error, InvalidObject)
             plan = self._plan(known, last_error=message, rejected=rejected, invalid=invalid)
-            kinds = (WriteStatus, EmitEvent) if plan.status.finished else (WriteStatus,)
-            self._apply(ref, known, _only_actions(plan, *kinds))
+            kinds: tuple[type[Action], ...] = (WriteStatus, EmitEvent) if plan.status.finished else (WriteStatus,)
+            self._apply(ref, known, Plan(plan.status, tuple(one for one in plan.actions if isinstance(one, kinds))))
             self._record(known, plan.status)
         except Exception as failure:
             _LOG.debug("cannot report stalled job=%s: %s", ref, failure)
-
-
-def _only_actions(plan: Plan, *kinds: type[Action]) -> Plan:
-    return Plan(plan.status, tuple(action for action in plan.actions if isinstance(action, kinds)))
 
 
 def _rejection(error: Exception, failures: int) -> Reason | None:
