@@ -1,8 +1,7 @@
 """Manager of the controller process: its controllers, their leader election, probes and metrics.
 
-A replica that does not lead watches the cluster all the same, so that it acts at once when it is elected. A
-replica that loses the Lease goes on as a stand-by. (Controllers built on client-go end themselves then, because nothing
-else keeps their work back; here every write asks whether the Lease is still ours, and a warm cache is worth keeping.)
+A replica that does not lead keeps its informers current, so that it acts at once when it is elected. A replica that
+loses the Lease becomes such a standby. (Controllers built on client-go exit then. Here each write checks the Lease.)
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import gc
 import logging
 import os
 import threading
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Self
@@ -61,8 +59,8 @@ class ManagerSettings:
 
 
 def tune_garbage_collector() -> None:
-    """For a process that is a controller and nothing else: its caches are many objects that live long and form no
-    cycles, and Python's collector, as it is set, takes half of a cold start to go through them again and again.
+    """For a process that is only a controller. Its caches are many objects that live long and form no cycles. With
+    Python's default thresholds, collecting them takes half of a cold start.
     """
     gc.set_threshold(100_000, 20, 100)
 
@@ -70,10 +68,10 @@ def tune_garbage_collector() -> None:
 def limit_shutdown_time(
     cluster: RestCluster, leases: RestCluster, timeouts: ShutdownTimeouts = SHUTDOWN_TIMEOUTS
 ) -> None:
-    """Before ``Manager.stop``: see to it that a server which does not answer cannot hold up the end of the process.
+    """Call it before ``Manager.stop``, so that a server that does not answer cannot delay the end of the process.
 
-    What is in the middle of a request has a moment to finish it, and the Lease is given back after that, through a
-    client of its own. The manifest's ``terminationGracePeriodSeconds`` allows for all of it.
+    Requests have a moment to finish. The Lease is given back after that, through its own client. The manifest's
+    ``terminationGracePeriodSeconds`` is longer than all of it.
     """
 
     def exit_now() -> None:
@@ -108,7 +106,7 @@ class Manager(Service):
         self.identity = settings.identity or unique_identity()
         scopes: tuple[str | None, ...] = tuple(sorted(set(settings.namespaces))) or (None,)
         self._pairs = [self._pair(cluster, lease_cluster or cluster, namespace) for namespace in scopes]
-        self._health = HealthServer(self._pages(), port=settings.metrics_port)
+        self.port = settings.metrics_port  # the real one after ``start``
         self._stack = ExitStack()
 
     def _pair(self, cluster: Cluster, leases: Cluster, namespace: str | None) -> tuple[LeaseLeadership, Controller]:
@@ -126,11 +124,6 @@ class Manager(Service):
         )
         return leadership, Controller(cluster, settings=settings, recorder=self.recorder, leadership=leadership)
 
-    @property
-    def port(self) -> int:
-        """Where probes and metrics are served."""
-        return self._health.port
-
     def leads(self) -> bool:
         """Whether it leads anything at this moment."""
         return any(leadership.kinds() for leadership, _ in self._pairs)
@@ -140,8 +133,15 @@ class Manager(Service):
     def start(self) -> Self:
         """Begin to follow the cluster and to stand for the Leases. ClusterError when the port is taken."""
         with ExitStack() as stack:
-            self._health.start()
-            stack.callback(self._health.stop)
+            pages = {
+                "/healthz": lambda: probe_response(self.unhealthy()),
+                "/readyz": lambda: probe_response(self.unready()),
+                "/metrics": lambda: ProbeResponse(200, self.recorder.exposition(), CONTENT_TYPE),
+            }
+            server = HealthServer(pages, port=self.port)
+            self.port = server.server_port
+            server.start()
+            stack.callback(server.stop)
             for leadership, controller in self._pairs:
                 # Leases are given back when nothing can be written under them any more.
                 leadership.start()
@@ -157,13 +157,6 @@ class Manager(Service):
         self._stack.close()
 
     # What probes ask
-
-    def _pages(self) -> dict[str, Callable[[], ProbeResponse]]:
-        return {
-            "/healthz": lambda: probe_response(self.unhealthy()),
-            "/readyz": lambda: probe_response(self.unready()),
-            "/metrics": lambda: ProbeResponse(200, self.recorder.exposition(), CONTENT_TYPE),
-        }
 
     def unhealthy(self) -> str:
         """Why this process should be started anew; "" while it should not."""

@@ -6,7 +6,9 @@ import socket
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -32,12 +34,22 @@ def server(state: State) -> Iterator[HealthServer]:
         "/healthz": lambda: probe_response(state.problem),
         "/metrics": lambda: ProbeResponse(200, b"x 1\n", "text/plain"),
     }
-    with HealthServer(pages, host=LOCAL, most=4, seconds=60) as server:
+    with serving(pages, host=LOCAL, most=4, seconds=60) as server:
         yield server
 
 
+@contextmanager
+def serving(pages: dict[str, Callable[[], ProbeResponse]], **options: Any) -> Iterator[HealthServer]:
+    server = HealthServer(pages, **options)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
 def ask(server: HealthServer, path: str, method: str = "GET") -> tuple[int, str]:
-    request = urllib.request.Request(f"http://{LOCAL}:{server.port}{path}", method=method)
+    request = urllib.request.Request(f"http://{LOCAL}:{server.server_port}{path}", method=method)
     try:
         with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status, answer.read().decode()
@@ -61,7 +73,7 @@ def test_a_page_that_fails_takes_nothing_else_down(state: State, caplog: pytest.
     def broken() -> ProbeResponse:
         raise ZeroDivisionError("a defect")
 
-    with HealthServer({"/broken": broken, "/healthz": lambda: probe_response("")}, host=LOCAL) as server:
+    with serving({"/broken": broken, "/healthz": lambda: probe_response("")}, host=LOCAL) as server:
         with pytest.raises(OSError, match=r"closed|reset"):
             ask(server, "/broken")
         assert ask(server, "/healthz") == (200, "ok\n")
@@ -69,7 +81,7 @@ def test_a_page_that_fails_takes_nothing_else_down(state: State, caplog: pytest.
 
 
 def test_too_many_connections_do_not_keep_a_probe_out(server: HealthServer) -> None:
-    idle = [socket.create_connection((LOCAL, server.port)) for _ in range(20)]
+    idle = [socket.create_connection((LOCAL, server.server_port)) for _ in range(20)]
     try:
         assert ask(server, "/healthz") == (200, "ok\n")
         until(lambda: sum(is_closed(sock) for sock in idle) >= 16, 60)
@@ -80,7 +92,7 @@ def test_too_many_connections_do_not_keep_a_probe_out(server: HealthServer) -> N
 
 
 def test_a_connection_that_drips_is_ended() -> None:
-    with HealthServer({}, host=LOCAL, seconds=0.5) as server, socket.create_connection((LOCAL, server.port)) as sock:
+    with serving({}, host=LOCAL, seconds=0.5) as server, socket.create_connection((LOCAL, server.server_port)) as sock:
         sock.sendall(b"GET /healthz HTTP/1.1\r\n")
 
         def dripped() -> bool:
@@ -95,8 +107,9 @@ def test_a_connection_that_drips_is_ended() -> None:
 
 
 def test_nothing_is_left_when_it_stops(state: State) -> None:
-    server = HealthServer({"/healthz": lambda: probe_response("")}, host=LOCAL, seconds=60).start()
-    with socket.create_connection((LOCAL, server.port)) as idle:
+    server = HealthServer({"/healthz": lambda: probe_response("")}, host=LOCAL, seconds=60)
+    server.start()
+    with socket.create_connection((LOCAL, server.server_port)) as idle:
         until(lambda: _threads() == 1, 60)
         server.stop()
         assert is_closed(idle)
@@ -107,16 +120,16 @@ def test_nothing_is_left_when_it_stops(state: State) -> None:
 
 
 def test_a_port_that_is_taken_is_said(server: HealthServer) -> None:
-    with pytest.raises(ClusterError, match=f"port {server.port}: .*in use") as raised:
-        HealthServer({}, host=LOCAL, port=server.port).start()
+    with pytest.raises(ClusterError, match=f"port {server.server_port}: .*in use") as raised:
+        HealthServer({}, host=LOCAL, port=server.server_port)
     assert "--metrics-port" in raised.value.hint
 
 
 def test_it_can_be_reached_by_both_families() -> None:
-    with HealthServer({"/healthz": lambda: probe_response("")}) as server:
+    with serving({"/healthz": lambda: probe_response("")}) as server:
         assert ask(server, "/healthz") == (200, "ok\n")
         if socket.has_dualstack_ipv6():
-            with socket.create_connection(("::1", server.port)) as sock:
+            with socket.create_connection(("::1", server.server_port)) as sock:
                 sock.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
                 assert sock.makefile("rb").readline().startswith(b"HTTP/1.0 200")
 

@@ -7,11 +7,10 @@ many the oldest one goes, so that the kubelet's probe always gets through.
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from tf_dist.cluster.concurrency import Service
 from tf_dist.cluster.http_server import ConnectionLimits, ConnectionTrackingServer
 from tf_dist.errors import ClusterError
 
@@ -37,59 +36,33 @@ def probe_response(problem: str) -> ProbeResponse:
     return ProbeResponse(503, f"{problem}\n".encode()) if problem else ProbeResponse(200, b"ok\n")
 
 
-class HealthServer(Service):
+class HealthServer(ConnectionTrackingServer):
     """Serves ``pages`` (path → what makes its answer) at ``host`` ("": everywhere) and ``port`` (0: any free one).
 
-    ``most``: connections at a time; ``seconds``: how long one may take. ``port`` is the real one after ``start``.
+    ``most``: connections at a time; ``seconds``: how long one may take. ClusterError when the port is taken.
     """
+
+    thread_name = "health-call"
 
     def __init__(
         self,
-        pages: dict[str, Callable[[], ProbeResponse]],
+        pages: Mapping[str, Callable[[], ProbeResponse]],
         *,
         host: str = "",
         port: int = 0,
         most: int = 16,
         seconds: float = 5.0,
     ) -> None:
-        self._pages = pages
-        self._host = host
-        self.port = port
-        self._limits = ConnectionLimits(most, seconds)
-        self._listener: _ProbeServer | None = None
-
-    def start(self) -> Self:
-        """Listen; ClusterError when the port is taken."""
+        self.pages = pages
+        if not host and socket.has_dualstack_ipv6():
+            self.address_family = socket.AF_INET6
         try:
-            self._listener = _ProbeServer((self._host, self.port), self._pages, self._limits)
+            super().__init__((host, port), _ProbeHandler, ConnectionLimits(most, seconds))
         except OSError as error:
             raise ClusterError(
-                f"cannot serve metrics on port {self.port}: {error.strerror}",
+                f"cannot serve metrics on port {port}: {error.strerror}",
                 hint="use another port (--metrics-port), or 0 for any free one",
             ) from error
-        self.port = self._listener.server_port
-        self._listener.start()
-        return self
-
-    def stop(self) -> None:
-        """Break every connection, and wait for the threads."""
-        if self._listener is not None:
-            self._listener.stop()
-            self._listener = None
-
-
-class _ProbeServer(ConnectionTrackingServer):
-    """Accepts connections from everywhere, over both families; none of them is ever trusted."""
-
-    thread_name = "health-call"
-
-    def __init__(
-        self, address: tuple[str, int], pages: dict[str, Callable[[], ProbeResponse]], limits: ConnectionLimits
-    ) -> None:
-        self.pages = pages
-        if not address[0] and socket.has_dualstack_ipv6():
-            self.address_family = socket.AF_INET6
-        super().__init__(address, _ProbeHandler, limits)
 
     def server_bind(self) -> None:
         """Bind to both families."""
@@ -101,28 +74,23 @@ class _ProbeServer(ConnectionTrackingServer):
 class _ProbeHandler(BaseHTTPRequestHandler):
     """One request, then the connection ends: a probe comes once in ten seconds."""
 
-    server: _ProbeServer
+    server: HealthServer
     protocol_version = "HTTP/1.0"
     server_version = "tf-dist"
     sys_version = ""
 
     def do_GET(self) -> None:
-        """Answer a probe."""
-        self._answer(send_body=True)
-
-    def do_HEAD(self) -> None:
-        """Answer a probe, without its text."""
-        self._answer(send_body=False)
-
-    def _answer(self, *, send_body: bool) -> None:
+        """Answer a probe, without its text after HEAD."""
         page = self.server.pages.get(self.path.partition("?")[0])
         answer = page() if page else ProbeResponse(404, b"/healthz, /readyz or /metrics\n")
         self.send_response(answer.code)
         self.send_header("Content-Type", answer.content_type)
         self.send_header("Content-Length", str(len(answer.body)))
         self.end_headers()
-        if send_body:
+        if self.command != "HEAD":
             self.wfile.write(answer.body)
+
+    do_HEAD = do_GET
 
     def log_message(self, format: str, *args: Any) -> None:
         """Nothing: probes would fill the log."""
