@@ -26,8 +26,8 @@ from benchmarks.measure import Measured, Row, Target, benchmark, cpu_seconds, in
 from tf_dist.cluster.api import NAMESPACES, NODES, PODS, SERVICES, TFJOBS, Cluster, Object
 from tf_dist.cluster.apiserver.storage.api_resources import CRDS
 from tf_dist.cluster.client.client_config import load_config
+from tf_dist.cluster.client.event_recorder import EventRecorder
 from tf_dist.cluster.client.informer import Informer
-from tf_dist.controller.observability.events import EventRecorder
 from tf_dist.core.model.assignment import Admit
 from tf_dist.core.model.context import Create, EmitEvent, Observed, WriteStatus
 from tf_dist.core.model.job import Job

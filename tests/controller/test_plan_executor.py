@@ -19,12 +19,12 @@ from tests.controller.harness import Hands, World, container, disturbed, tfjob
 from tests.faults.proxy import Fault, Kind, Passed, Proxy
 from tf_dist.cluster.api import CONFIG_MAPS, EVENTS, PODS, SECRETS, TFJOBS, Cluster, Object, Resource
 from tf_dist.cluster.apiserver.server import ApiServer
+from tf_dist.cluster.client.event_recorder import EventRecorder
 from tf_dist.cluster.client.rest import RestCluster
 from tf_dist.cluster.client.retries import fence_seconds_left
 from tf_dist.controller.controller import Controller
 from tf_dist.controller.informers.informer_set import InformerSet
 from tf_dist.controller.leases.leadership import LeadershipLost
-from tf_dist.controller.observability.events import EventRecorder
 from tf_dist.controller.observability.metrics_interface import Metric, MetricsRecorder
 from tf_dist.controller.plan_executor import NameConflict, PlanExecutor
 from tf_dist.controller.settings import ControllerContext, ControllerSettings, JobRef

@@ -12,17 +12,18 @@ import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import Executor
+from functools import partial
 from typing import Final
 
 from tf_dist.cluster.api import QUEUES, Cluster
+from tf_dist.cluster.client.event_recorder import EventRecorder
 from tf_dist.cluster.client.workqueue import Lane, ResyncSchedule, WorkQueue
 from tf_dist.cluster.concurrency import SYSTEM_RUNTIME, ThreadRuntime
 from tf_dist.controller.gang_admission import GangAdmission
 from tf_dist.controller.informers.informer_set import InformerSet
 from tf_dist.controller.job_index import JobChanges, JobEntry, JobIndex
 from tf_dist.controller.leases.leadership import Leadership, LeadershipLost, Standalone
-from tf_dist.controller.observability.events import EventRecorder
-from tf_dist.controller.observability.metrics_interface import ControllerStats, MetricsRecorder, gangs_by_queue
+from tf_dist.controller.observability.metrics_interface import ControllerStats, Metric, MetricsRecorder, gangs_by_queue
 from tf_dist.controller.plan_executor import PlanExecutor
 from tf_dist.controller.queue_statuses import QueueStatusWriter
 from tf_dist.controller.settings import ControllerContext, ControllerSettings, JobRef
@@ -103,7 +104,7 @@ class Controller:
             clock,
             self._settings.component,
             monotonic=monotonic,
-            recorder=context.recorder,
+            tried=partial(context.recorder.record, Metric.ACTIONS, "EmitEvent"),
             runtime=runtime,
             permission=self._leading_for,
         )

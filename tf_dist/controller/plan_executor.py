@@ -22,12 +22,12 @@ from tf_dist.cluster.api import (
     Resource,
 )
 from tf_dist.cluster.api_errors import is_invalid_object
+from tf_dist.cluster.client.event_recorder import EventRecorder
 from tf_dist.cluster.client.indexer import resource_version_of
 from tf_dist.cluster.client.retries import fenced_by
 from tf_dist.cluster.concurrency import SlowStart
 from tf_dist.controller.informers.informer_set import InformerSet
 from tf_dist.controller.leases.leadership import LeadershipLost
-from tf_dist.controller.observability.events import EventRecorder
 from tf_dist.controller.observability.metrics_interface import Metric
 from tf_dist.controller.settings import ControllerContext, JobRef
 from tf_dist.core.integrations.dispatch import kind_key

@@ -14,12 +14,12 @@ from typing import Final
 
 from tf_dist.cluster.api import RUNTIME_CLASSES
 from tf_dist.cluster.api_errors import AdmissionDenied
+from tf_dist.cluster.client.event_recorder import EventRecorder
 from tf_dist.cluster.client.workqueue import Lane, WorkQueue
 from tf_dist.controller.gang_admission import GangAdmission
 from tf_dist.controller.informers.informer_set import InformerSet, JobPods
 from tf_dist.controller.job_index import JobEntry, JobIndex
 from tf_dist.controller.leases.leadership import LeadershipLost
-from tf_dist.controller.observability.events import EventRecorder
 from tf_dist.controller.observability.json_logging import job_log_context
 from tf_dist.controller.observability.metrics_interface import Metric, WorkQueueStats
 from tf_dist.controller.plan_executor import InvalidObject, NameConflict, PlanExecutor

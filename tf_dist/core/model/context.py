@@ -225,7 +225,7 @@ class DeleteJob:
 class EmitEvent:
     """Record a Kubernetes Event on the job. ``type`` is Normal or Warning.
 
-    ``routine``: one of many of its kind, which must not displace others (``controller/observability/events``).
+    ``routine``: one of many of its kind, which must not displace others (``cluster/client/event_recorder``).
     ``count``: the number of occurrences.
     """
 

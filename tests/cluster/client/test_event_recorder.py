@@ -16,10 +16,9 @@ from tests.controller.harness import START, Clock, tfjob
 from tests.waiting import until
 from tf_dist.cluster.api import EVENTS, TFJOBS, Object
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+from tf_dist.cluster.client.event_recorder import EventRateLimiter, EventRecorder, event_name
 from tf_dist.cluster.client.retries import fence_seconds_left
 from tf_dist.controller.leases.leadership import LeadershipLost
-from tf_dist.controller.observability.events import EventRateLimiter, EventRecorder, event_name
-from tf_dist.controller.observability.metrics_interface import Metric, MetricsRecorder
 from tf_dist.core.model.context import EmitEvent
 from tf_dist.errors import AlreadyExists, Forbidden, Throttled, Unavailable
 
@@ -222,51 +221,43 @@ class Door:
         return self._inner.create(*args)
 
 
-class Counted(MetricsRecorder):
-    """What became of events."""
-
-    def __init__(self) -> None:
-        self.results: Counter[str] = Counter()
-
-    def record(self, metric: Metric, *labels: str, value: float = 1.0) -> None:
-        kind, result = labels
-        assert (metric, kind) == (Metric.ACTIONS, "EmitEvent")
-        self.results[result] += 1
-
-
 def noise(number: int) -> EmitEvent:
     return EmitEvent("Normal", "Noise", f"number {number}")
 
 
-def started(desk: Desk, door: Door, **settings: Any) -> tuple[EventRecorder, Counted]:
-    counted = Counted()
-    writer = EventRecorder(door, desk.clock, "tf-dist", permission=lambda: math.inf, recorder=counted, **settings)  # type: ignore[arg-type]  # creates only
+def started(desk: Desk, door: Door, **settings: Any) -> tuple[EventRecorder, Counter[str]]:
+    results: Counter[str] = Counter()
+
+    def tried(result: str) -> None:
+        results[result] += 1
+
+    writer = EventRecorder(door, desk.clock, "tf-dist", permission=lambda: math.inf, tried=tried, **settings)  # type: ignore[arg-type]  # creates only
     writer.start()
-    return writer, counted
+    return writer, results
 
 
 def test_nobody_waits_for_an_event_to_be_written_and_what_is_left_is_written_at_the_end(desk: Desk) -> None:
     door = Door(desk.memory)
-    writer, counted = started(desk, door, burst=1, per_second=0.001)
+    writer, results = started(desk, door, burst=1, per_second=0.001)
     for number in range(5):
         writer.emit(TFJOBS, "default", desk.job, noise(number))
     assert desk.events() == []
     door.open.set()
     writer.stop()
     assert {event["message"] for event in desk.events()} == {f"number {number}" for number in range(5)}
-    assert counted.results == {"ok": 5}
+    assert results == {"ok": 5}
 
 
 def test_more_than_the_queue_holds_is_dropped_and_counted(desk: Desk) -> None:
     door = Door(desk.memory)
-    writer, counted = started(desk, door, queue=3)
+    writer, results = started(desk, door, queue=3)
     writer.emit(TFJOBS, "default", desk.job, noise(0))
     assert door.knocked.wait(30)
     writer.emit(TFJOBS, "default", desk.job, *(noise(number) for number in range(1, 6)))
-    assert counted.results == {"Dropped": 2}
+    assert results == {"Dropped": 2}
     door.open.set()
     writer.stop()
-    assert counted.results == {"Dropped": 2, "ok": 4}
+    assert results == {"Dropped": 2, "ok": 4}
 
 
 def test_what_is_said_again_before_it_is_written_is_one_write(desk: Desk) -> None:
@@ -283,22 +274,22 @@ def test_what_is_said_again_before_it_is_written_is_one_write(desk: Desk) -> Non
 
 def test_a_server_that_takes_none_at_present_is_asked_again(desk: Desk) -> None:
     door = Door(desk.memory, Throttled("busy", after=0.001))
-    writer, counted = started(desk, door)
+    writer, results = started(desk, door)
     door.open.set()
     writer.emit(TFJOBS, "default", desk.job, STARTED)
-    until(lambda: counted.results["ok"] == 1, 30)
-    assert counted.results == {"Throttled": 1, "ok": 1}
+    until(lambda: results["ok"] == 1, 30)
+    assert results == {"Throttled": 1, "ok": 1}
     writer.stop()
 
 
 def test_a_server_that_takes_none_holds_up_no_end(desk: Desk) -> None:
     door = Door(desk.memory, *(Throttled("busy", after=3600.0) for _ in range(3)))
-    writer, counted = started(desk, door)
+    writer, results = started(desk, door)
     writer.emit(TFJOBS, "default", desk.job, STARTED)
     door.open.set()
-    until(lambda: counted.results["Throttled"] == 1, 30)
+    until(lambda: results["Throttled"] == 1, 30)
     writer.stop()
-    assert counted.results == {"Throttled": 1, "Dropped": 1}
+    assert results == {"Throttled": 1, "Dropped": 1}
 
 
 class Lossy(Door):
@@ -325,14 +316,14 @@ class Lossy(Door):
 
 def test_one_that_the_server_does_not_take_holds_up_no_other(desk: Desk) -> None:
     door = Lossy(desk.memory, fails=lambda message: message == "number 0")
-    writer, counted = started(desk, door, monotonic=desk.clock)
+    writer, results = started(desk, door, monotonic=desk.clock)
     writer.emit(TFJOBS, "default", desk.job, *(noise(number) for number in range(5)))
-    until(lambda: counted.results == {"Unavailable": 1, "ok": 4}, 30)  # no time has gone by
+    until(lambda: results == {"Unavailable": 1, "ok": 4}, 30)  # no time has gone by
     for tries in range(2, 6):
         desk.clock.now += 10.0
         writer.emit(TFJOBS, "default", desk.job, noise(tries * 10))
-        until(lambda tries=tries: counted.results["Unavailable"] == tries, 30)  # type: ignore[misc]
-    until(lambda: counted.results == {"Unavailable": 5, "ok": 8, "Dropped": 1}, 30)
+        until(lambda tries=tries: results["Unavailable"] == tries, 30)  # type: ignore[misc]
+    until(lambda: results == {"Unavailable": 5, "ok": 8, "Dropped": 1}, 30)
     writer.stop()
     assert len(desk.events()) == 8
 
@@ -340,21 +331,21 @@ def test_one_that_the_server_does_not_take_holds_up_no_other(desk: Desk) -> None
 def test_a_server_may_ask_for_a_pause_of_seconds_not_of_hours(desk: Desk) -> None:
     door = Door(desk.memory, Throttled("busy", after=3600.0))
     door.open.set()
-    writer, counted = started(desk, door, monotonic=desk.clock)
+    writer, results = started(desk, door, monotonic=desk.clock)
     writer.emit(TFJOBS, "default", desk.job, STARTED)
-    until(lambda: counted.results["Throttled"] == 1, 30)
+    until(lambda: results["Throttled"] == 1, 30)
     desk.clock.now += 10.0
     writer.emit(TFJOBS, "default", desk.job, noise(1))
-    until(lambda: counted.results["ok"] == 2, 30)
+    until(lambda: results["ok"] == 2, 30)
     writer.stop()
 
 
 def test_a_defect_does_not_end_the_thread(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
     door = Door(desk.memory, ValueError("a defect"))
     door.open.set()
-    writer, counted = started(desk, door)
+    writer, results = started(desk, door)
     writer.emit(TFJOBS, "default", desk.job, noise(0), noise(1))
-    until(lambda: counted.results["ok"] == 1, 30)
+    until(lambda: results["ok"] == 1, 30)
     writer.stop()
     assert "a defect" in caplog.text
     assert [event["message"] for event in desk.events()] == ["number 1"]
@@ -382,12 +373,12 @@ class Slow:
 
 def test_nothing_is_written_once_the_time_to_stop_is_over(desk: Desk) -> None:
     slow = Slow(desk.clock)
-    writer, counted = started(desk, slow, monotonic=desk.clock)  # type: ignore[arg-type]
+    writer, results = started(desk, slow, monotonic=desk.clock)  # type: ignore[arg-type]
     writer.emit(TFJOBS, "default", desk.job, STARTED)
     assert slow.begun.wait(30)
     writer.stop()
     assert not slow.patched
-    assert counted.results == {"Unavailable": 1, "Dropped": 1}
+    assert results == {"Unavailable": 1, "Dropped": 1}
 
 
 def routine(number: int) -> EmitEvent:
@@ -397,13 +388,13 @@ def routine(number: int) -> EmitEvent:
 def test_routine_events_wait_for_the_others_and_are_dropped_before_them(desk: Desk) -> None:
     door = Lossy(desk.memory, fails=lambda _: False)
     door.open.clear()
-    writer, counted = started(desk, door, queue=4)
+    writer, results = started(desk, door, queue=4)
     writer.emit(TFJOBS, "default", desk.job, noise(0))
     assert door.knocked.wait(30)
     writer.emit(TFJOBS, "default", desk.job, *(routine(number) for number in range(4)))
     writer.emit(TFJOBS, "default", desk.job, *(noise(number) for number in range(1, 4)))
     writer.emit(TFJOBS, "default", desk.job, routine(4))
-    assert counted.results == {"Dropped": 4}
+    assert results == {"Dropped": 4}
     door.open.set()
     writer.stop()
     assert door.tried == ["number 0", "number 1", "number 2", "number 3", "pod 0"]
@@ -412,15 +403,15 @@ def test_routine_events_wait_for_the_others_and_are_dropped_before_them(desk: De
 def test_an_event_whose_answer_was_lost_is_counted_once(desk: Desk) -> None:
     lost = iter([True])
     door = Lossy(desk.memory, fails=lambda _: next(lost, False), done=True)
-    writer, counted = started(desk, door, monotonic=desk.clock)
+    writer, results = started(desk, door, monotonic=desk.clock)
     writer.emit(TFJOBS, "default", desk.job, STARTED)
-    until(lambda: counted.results["Unavailable"] == 1, 30)
+    until(lambda: results["Unavailable"] == 1, 30)
     desk.clock.now += 5.0
     writer.emit(TFJOBS, "default", desk.job, noise(1))
-    until(lambda: counted.results["ok"] == 2, 30)
+    until(lambda: results["ok"] == 2, 30)
     desk.clock.now += 61.0
     writer.emit(TFJOBS, "default", desk.job, STARTED)
-    until(lambda: counted.results["ok"] == 3, 30)
+    until(lambda: results["ok"] == 3, 30)
     writer.stop()
     assert sorted(desk.counts()) == [1, 2]
 

@@ -21,7 +21,6 @@ from tf_dist.cluster.api import EVENTS, Cluster, Object, Resource, new_event
 from tf_dist.cluster.client.retries import fenced_by
 from tf_dist.cluster.client.workqueue import TokenBucket
 from tf_dist.cluster.concurrency import SYSTEM_RUNTIME, ThreadRuntime
-from tf_dist.controller.observability.metrics_interface import Metric, MetricsRecorder
 from tf_dist.core.model.context import EmitEvent
 from tf_dist.core.model.names import short_hash
 from tf_dist.core.model.timestamps import format_time
@@ -103,9 +102,11 @@ class EventRecorder:
 
     Once it was started, a thread of its own writes them: ``burst`` at once and ``per_second`` after that, so that what
     jobs wait for goes first; routine events are written after the others. At most ``queue`` wait for it; more are
-    dropped, routine ones first, which ``recorder`` counts. One that the server does not take at present waits at the
-    end of the queue for its next try, and is dropped after the last one. Without a thread, they are written in the
-    caller's. ``permission``: the seconds for which it surely may write; it raises a ClusterError when it may not.
+    dropped, routine ones first. One that the server does not take at present waits at the end of the queue for its next
+    try, and is dropped after the last one. Without a thread, they are written in the caller's.
+
+    ``permission``: the seconds for which it surely may write; it raises a ClusterError when it may not. ``tried`` is
+    called with the result of each attempt: ``ok``, ``Dropped``, or the name of the error.
     """
 
     def __init__(
@@ -118,7 +119,7 @@ class EventRecorder:
         monotonic: Callable[[], float] = time.monotonic,
         budget: EventRateLimiter | None = None,
         most: int = _MAX_SERIES,
-        recorder: MetricsRecorder | None = None,
+        tried: Callable[[str], object] = lambda _: None,
         runtime: ThreadRuntime = SYSTEM_RUNTIME,
         queue: int = 4096,
         burst: int = 100,
@@ -130,7 +131,7 @@ class EventRecorder:
         self._monotonic = monotonic
         self._budget = budget or EventRateLimiter(monotonic)
         self._most = most
-        self._recorder = recorder or MetricsRecorder()
+        self._tried = tried
         self._runtime = runtime
         self._permission = permission
         self._most_waiting = queue
@@ -206,7 +207,7 @@ class EventRecorder:
                 (self._routine if one.routine else self._important).append(one)
                 if len(self._important) + len(self._routine) > self._most_waiting:
                     (self._routine or self._important).pop()
-                    self._count_result("Dropped")
+                    self._tried("Dropped")
             if not self._pacing:
                 self._wakeup.notify_all()
 
@@ -233,7 +234,7 @@ class EventRecorder:
                     due = now if ready else min((one.not_before for one in self._waiting()), default=math.inf)
                 if closing and self._closes_at <= due:
                     for _ in self._waiting():
-                        self._count_result("Dropped")
+                        self._tried("Dropped")
                     return None
                 if ready is not None:
                     (self._routine if ready.routine else self._important).remove(ready)
@@ -247,7 +248,7 @@ class EventRecorder:
     def _retry_later(self, one: _PendingWrite, error: ClusterError) -> None:
         """Put an event at the end of the queue, for the server takes it later if at all: others do not wait."""
         if one.tries + 1 == _TRIES:
-            self._count_result("Dropped")
+            self._tried("Dropped")
             return
         asked = error.after if isinstance(error, Throttled) else None
         pause = min(asked or _RETRY_AFTER * 2**one.tries, _MAX_RETRY_AFTER)
@@ -271,10 +272,10 @@ class EventRecorder:
                 self._send(one)
         except ClusterError as error:
             _LOG.info("cannot write event reason=%s: %s", one.body["reason"], error)
-            self._count_result(type(error).__name__)
+            self._tried(type(error).__name__)
             return error
         one.series.acknowledged = True
-        self._count_result("ok")
+        self._tried("ok")
         return None
 
     def _send(self, one: _PendingWrite) -> None:
@@ -294,9 +295,6 @@ class EventRecorder:
             if there.get("firstTimestamp") != now:
                 with self._lock:
                     one.series.times += there.get("count") or 1
-
-    def _count_result(self, result: str) -> None:
-        self._recorder.record(Metric.ACTIONS, "EmitEvent", result)
 
 
 def event_name(stored: Object, event: EmitEvent) -> str:
