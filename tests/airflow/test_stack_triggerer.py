@@ -9,7 +9,7 @@ import pytest
 from tests.airflow.site import Site
 from tests.airflow.stack import Stack, eventually
 from tf_dist.cluster.api import LEASES, TFJOBS
-from tf_dist.controller.leases.lease import leader_lease
+from tf_dist.cluster.lease import leader_lease
 from tf_dist.errors import NotFound
 
 pytest.importorskip("airflow", reason="Airflow is missing: pip install '.[airflow]'")

@@ -34,7 +34,7 @@ from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.cluster.client.auth import Credential
 from tf_dist.cluster.client.client_config import KubeContext
 from tf_dist.cluster.client.rest import RestCluster
-from tf_dist.controller.leases.lease import SYSTEM_NAMESPACE_VARIABLE, leader_lease, system_namespace
+from tf_dist.cluster.lease import SYSTEM_NAMESPACE_VARIABLE, leader_lease, system_namespace
 from tf_dist.core.model import names
 from tf_dist.core.model.job import Dialect, JobKey
 from tf_dist.core.pipeline.adoption import DriverChoice

@@ -25,7 +25,7 @@ from tf_dist.cluster.apiserver.server import ApiServer, make_kubeconfig
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.cluster.client.rest import RestCluster
 from tf_dist.cluster.client.transport import READ_TIMEOUT
-from tf_dist.controller.leases.lease import leader_lease
+from tf_dist.cluster.lease import leader_lease
 from tf_dist.controller.manager import Manager, ShutdownTimeouts, limit_shutdown_time
 from tf_dist.core.model import names
 from tf_dist.errors import ClusterError, Unavailable

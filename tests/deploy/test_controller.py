@@ -25,7 +25,7 @@ from tests.deploy.manifests import container, documents, rendered, shipped
 from tests.waiting import until
 from tf_dist.cluster.api import LEASES, PODS, TFJOBS
 from tf_dist.cluster.client.rest import RestCluster
-from tf_dist.controller.leases.lease import leader_lease, new_lease
+from tf_dist.cluster.lease import leader_lease, new_lease
 
 PROGRAM = [sys.executable, "-m", "tf_dist.cli.main"]
 

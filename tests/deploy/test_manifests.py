@@ -11,7 +11,7 @@ import pytest
 from tests.deploy.manifests import CHART, Manifest, by_place, container, of_kind, rendered, shipped, template
 from tests.deploy.rbac import Call, Subject, allowed
 from tf_dist.cluster.api import TFJOBS, VOLCANO_JOBS
-from tf_dist.controller.leases.lease import LeaseRef, leader_lease, system_namespace
+from tf_dist.cluster.lease import LeaseRef, leader_lease, system_namespace
 from tf_dist.core.dialects.queue_resource import QuotaShape, SpecShape
 from tools.definitions.crds import queues, templates, tfjobs, volcano_commands, volcano_jobs
 

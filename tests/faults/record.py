@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from tf_dist.cluster.api import TFJOBS, VOLCANO_JOBS, Object
 from tf_dist.cluster.apiserver.storage.store import Key
-from tf_dist.controller.leases.lease import LEASE_DURATION, LeaseRecord, leader_lease
+from tf_dist.cluster.lease import LEASE_DURATION, LeaseRecord, leader_lease
 from tf_dist.core.gang.gang_builder import policy_may_restart
 from tf_dist.core.model import names
 from tf_dist.core.model.job import Job, ReplicaSpec

@@ -15,7 +15,7 @@ from tests.faults.rest import Rest, Unrest
 from tests.faults.site import Site, alive, deleting, label, memory_of, name, uid
 from tests.faults.wire import Executed
 from tf_dist.cluster.api import JOB_KINDS, LEASES, Object, Resource
-from tf_dist.controller.leases.lease import LEASE_DURATION, LeaseRecord
+from tf_dist.cluster.lease import LEASE_DURATION, LeaseRecord
 from tf_dist.core.model import names
 from tf_dist.errors import AlreadyExists
 

@@ -22,7 +22,7 @@ from tests.faults.simulation import simulated
 from tests.faults.site import Backup, Site, alive, deleting, memory_of, name, uid
 from tests.faults.wire import Server
 from tf_dist.cluster.api import CONFIG_MAPS, LEASES, PODS, SERVICES, TFJOBS, VOLCANO_JOBS, Object, Resource
-from tf_dist.controller.leases.lease import LeaseRecord, leader_lease
+from tf_dist.cluster.lease import LeaseRecord, leader_lease
 
 # The most that the end of a schedule may take, in true seconds.
 _LONGEST = 2400.0

@@ -32,7 +32,7 @@ from tf_dist.cluster.api import (
 from tf_dist.cluster.apiserver.scheduler import Scheduler
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.cluster.apiserver.storage.store import Key
-from tf_dist.controller.leases.lease import LeaseRef
+from tf_dist.cluster.lease import LeaseRef
 from tf_dist.core.model import names
 from tf_dist.core.model.status_codec import FIELD
 from tf_dist.errors import AlreadyExists, ClusterError, NotFound

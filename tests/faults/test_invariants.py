@@ -23,8 +23,8 @@ from tf_dist.cluster.api import (
     Object,
 )
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+from tf_dist.cluster.lease import LeaseRef, leader_lease, new_lease
 from tf_dist.controller.controller import Controller
-from tf_dist.controller.leases.lease import LeaseRef, leader_lease, new_lease
 from tf_dist.core.model import names
 
 ME = Author("me", sees_nodes=True)

@@ -10,7 +10,7 @@ import pytest
 from tests.deploy.manifests import SYSTEM
 from tests.tenants.teams import Controller, Team
 from tf_dist.cluster.api import EVENTS, LEASES, NODES, PODS, PRIORITY_CLASSES, QUEUES, TFJOBS, Object
-from tf_dist.controller.leases.lease import LEASE_LABELS, leader_lease, new_lease
+from tf_dist.cluster.lease import LEASE_LABELS, leader_lease, new_lease
 from tf_dist.errors import ClusterError, Forbidden, NotFound
 
 pytestmark = pytest.mark.cluster

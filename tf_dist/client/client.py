@@ -52,9 +52,9 @@ from tf_dist.errors import ClusterError, Conflict, Forbidden, InvalidJob, NotFou
 
 if TYPE_CHECKING:
     from tf_dist.client.job_files import JobFiles
+    from tf_dist.client.leader_status import LeaderStatus
     from tf_dist.client.run_session import Result
     from tf_dist.client.tfjob import TFJob
-    from tf_dist.controller.leases.leader_status import LeaderStatus
     from tf_dist.core.diagnostics.diagnose import Diagnosis
 
 _ATTEMPTS: Final = 5  # of a write: the job's controller writes it, too

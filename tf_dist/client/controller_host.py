@@ -13,14 +13,14 @@ from contextlib import ExitStack, contextmanager
 from typing import Final, Self
 
 from tf_dist.client.connection import Connection, refuse_beside_volcano
+from tf_dist.client.leader_status import leader_status
 from tf_dist.client.stored_jobs import namespace_missing_error, now
 from tf_dist.cluster.api import TFJOBS, VOLCANO_JOBS, Cluster, Resource
 from tf_dist.cluster.client.client_config import KubeContext
 from tf_dist.cluster.concurrency import SYSTEM_RUNTIME, Service, ThreadRuntime
+from tf_dist.cluster.lease import LEASE_REQUEST_TIMEOUT, boottime, system_namespace
 from tf_dist.controller.controller import Controller
-from tf_dist.controller.leases.leader_status import leader_status
 from tf_dist.controller.leases.leadership import LeaseLeadership
-from tf_dist.controller.leases.lease import LEASE_REQUEST_TIMEOUT, boottime, system_namespace
 from tf_dist.controller.settings import ControllerSettings, JobRef, cluster_domain
 from tf_dist.core.model.job import Dialect, JobKey
 from tf_dist.core.pipeline.adoption import DriverChoice

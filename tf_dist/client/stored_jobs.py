@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, Self, TypeVar
 
+from tf_dist.client.leader_status import LeaderStatus, leader_status, nobody_leads
 from tf_dist.cluster.api import (
     CONFIG_MAPS,
     EVENTS,
@@ -21,7 +22,6 @@ from tf_dist.cluster.api import (
     Resource,
 )
 from tf_dist.cluster.api_errors import NotServed
-from tf_dist.controller.leases.leader_status import LeaderStatus, leader_status, nobody_leads
 from tf_dist.core.diagnostics.cluster_dns import denial_seconds
 from tf_dist.core.diagnostics.diagnose import (
     VOLUME_REASONS,

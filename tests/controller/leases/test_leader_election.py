@@ -12,12 +12,12 @@ import pytest
 from tests.cluster.support import cluster_of_kubeconfig, real_kubeconfig
 from tests.controller.harness import disturbed
 from tests.waiting import until
+from tf_dist.cluster import lease
 from tf_dist.cluster.api import LEASES, NAMESPACES, TFJOBS, VOLCANO_JOBS
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
-from tf_dist.controller.leases import lease
+from tf_dist.cluster.lease import LeaseObservation, LeaseRef, leader_lease
 from tf_dist.controller.leases.leader_election import LeaderElector
 from tf_dist.controller.leases.leadership import LeaseLeadership
-from tf_dist.controller.leases.lease import LeaseObservation, LeaseRef, leader_lease
 from tf_dist.controller.observability.metrics_interface import MetricsRecorder
 from tf_dist.core.model import names
 from tf_dist.core.model.timestamps import format_micro_time, parse_time

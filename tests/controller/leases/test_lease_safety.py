@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.controller.leases.lease_world import CLUSTER, TEAM, Fault, Sim
 from tests.thorough import thorough
 from tf_dist.cluster.api import LEASES
-from tf_dist.controller.leases.lease import LeaseRef
+from tf_dist.cluster.lease import LeaseRef
 
 # Wall clocks differ by less than a day: beyond that a living host's Lease counts as left behind.
 SPEED = st.one_of(st.floats(0.96, 1.04), st.sampled_from((0.9, 1.1)))

@@ -18,7 +18,7 @@ from tests.waiting import until
 from tf_dist.cluster.api import LEASES, NAMESPACES, NODES, PODS, TFJOBS
 from tf_dist.cluster.apiserver.storage.api_resources import CRDS
 from tf_dist.cluster.client.rest import RestCluster
-from tf_dist.controller.leases.lease import leader_lease
+from tf_dist.cluster.lease import leader_lease
 from tf_dist.core.model import names
 from tf_dist.errors import AlreadyExists, NotFound
 

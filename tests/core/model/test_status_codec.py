@@ -30,8 +30,8 @@ from tests.core.gang.stored import ADMITTED, admitter_of, job, verdicts
 from tests.core.malformed import ANYTHING, BOMBS, bombs_at, disfigured, places, put
 from tests.thorough import thorough
 from tf_dist.cluster.client.indexer import parse_resource_version
+from tf_dist.cluster.lease import LeaseObservation, LeaseRecord, acquired_lease
 from tf_dist.controller.informers import transforms
-from tf_dist.controller.leases.lease import LeaseObservation, LeaseRecord, acquired_lease
 from tf_dist.core.dialects import read
 from tf_dist.core.dialects.queue_resource import read_queue
 from tf_dist.core.gang.resources.admission_config import admission_config

@@ -38,11 +38,11 @@ from tf_dist.airflow.masking import masked, new_key, sealed, secrets_in
 from tf_dist.airflow.operators.operator_arguments import task_failure
 from tf_dist.airflow.triggers.tfjob import TFJobTrigger, WaitRequest
 from tf_dist.airflow.version_compat import AirflowException, AirflowSkipException, AirflowTaskTimeout
+from tf_dist.client.leader_status import leader_status, nobody_leads
 from tf_dist.client.session_host import StartedJob, start_job
 from tf_dist.client.stored_jobs import StoredJob, find_job, now
 from tf_dist.client.wait import run_in_thread
 from tf_dist.cluster.api import VOLCANO_JOBS
-from tf_dist.controller.leases.leader_status import leader_status, nobody_leads
 from tf_dist.controller.settings import JobRef
 from tf_dist.core.diagnostics.outcome import Outcome
 from tf_dist.core.model.reasons import OutcomeKind

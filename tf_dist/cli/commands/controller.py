@@ -60,7 +60,7 @@ def controller(
     Ctrl-C or SIGTERM, another replica becomes the leader immediately, and jobs and pods stay as they are.
     """
     from tf_dist.cluster.client.client_config import load_config
-    from tf_dist.controller.leases.lease import system_namespace
+    from tf_dist.cluster.lease import system_namespace
     from tf_dist.controller.manager import ManagerSettings
     from tf_dist.controller.observability import json_logging
     from tf_dist.controller.settings import ControllerSettings
@@ -87,8 +87,8 @@ def _run(place: KubeContext, settings: ManagerSettings) -> None:
     """Run until a signal arrives."""
     import threading
 
+    from tf_dist.cluster.lease import LEASE_REQUEST_TIMEOUT
     from tf_dist.cluster.signals import Signals
-    from tf_dist.controller.leases.lease import LEASE_REQUEST_TIMEOUT
     from tf_dist.controller.manager import Manager, limit_shutdown_time, tune_garbage_collector
     from tf_dist.controller.observability.prometheus_metrics import PrometheusRecorder
 

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from tf_dist.cluster.api import LEASES, Cluster, Object, Stream, WatchEvent
 from tf_dist.cluster.api_errors import Unauthorized
 from tf_dist.cluster.concurrency import SYSTEM_RUNTIME, ThreadRuntime
-from tf_dist.controller.leases.lease import (
+from tf_dist.cluster.lease import (
     LEASE_DURATION,
     RENEW_INTERVAL,
     LeaseObservation,

@@ -9,8 +9,8 @@ from typing import Final
 
 from tf_dist.cluster.api import JOB_KINDS, Cluster, Resource
 from tf_dist.cluster.concurrency import SYSTEM_RUNTIME, ThreadRuntime
+from tf_dist.cluster.lease import LEASE_DURATION, RENEW_INTERVAL, boottime, leader_lease, unique_identity
 from tf_dist.controller.leases.leader_election import LeaderElector
-from tf_dist.controller.leases.lease import LEASE_DURATION, RENEW_INTERVAL, boottime, leader_lease, unique_identity
 from tf_dist.controller.observability.metrics_interface import MetricsRecorder
 from tf_dist.core.model import names
 from tf_dist.errors import ClusterError

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tf_dist.cluster.api import LEASES, Cluster, Resource
-from tf_dist.controller.leases.lease import LeaseRecord, LeaseRef, leader_lease, system_namespace
+from tf_dist.cluster.lease import LeaseRecord, LeaseRef, leader_lease, system_namespace
 from tf_dist.core.model.timestamps import format_time
 from tf_dist.errors import ClusterError, NotFound
 
