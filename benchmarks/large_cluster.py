@@ -22,7 +22,7 @@ from tf_dist.cluster.api import NODES, PODS, SERVICES, TFJOBS, Object, Resource
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.cluster.client.rest import RestCluster
 from tf_dist.controller.controller import Controller
-from tf_dist.controller.leases.leadership import Standalone
+from tf_dist.controller.leader_election import Standalone
 from tf_dist.controller.manager import tune_garbage_collector
 from tf_dist.controller.observability.metrics_interface import Metric, MetricsRecorder
 from tf_dist.controller.settings import ControllerSettings

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from tf_dist.cluster.api import JOB_KINDS, LEASES, TFJOBS, Cluster, Resource
 from tf_dist.cluster.lease import LEASE_DURATION, LeaseRef, leader_lease, new_lease, system_namespace
 from tf_dist.controller.controller import Controller
-from tf_dist.controller.leases.leadership import LeaseLeadership
+from tf_dist.controller.leader_election import LeaseLeadership
 from tf_dist.controller.settings import ControllerSettings
 from tf_dist.local.embedded import EmbeddedCluster
 

@@ -275,7 +275,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
     parser.add_argument("--sample", type=int, default=200, help="how many mutants")
     parser.add_argument("--seed", type=int, default=1, help="which ones")
-    parser.add_argument("--only", default="", help="files under tf_dist that start so: core/gang, controller/leases")
+    parser.add_argument("--only", default="", help="files under tf_dist that start so: core/gang, cluster/client")
     parser.add_argument("--jobs", type=int, default=2, help="copies of the tree, each with a run of pytest")
     parser.add_argument("--near", action="store_true", help="run only tests of the module and of its folder")
     options = parser.parse_args()

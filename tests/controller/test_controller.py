@@ -38,7 +38,7 @@ from tf_dist.cluster.api import (
 )
 from tf_dist.cluster.apiserver.storage.store import Key
 from tf_dist.controller.controller import Controller
-from tf_dist.controller.leases.leadership import Standalone
+from tf_dist.controller.leader_election import Standalone
 from tf_dist.controller.settings import ControllerSettings
 
 

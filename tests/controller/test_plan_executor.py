@@ -24,7 +24,7 @@ from tf_dist.cluster.client.rest import RestCluster
 from tf_dist.cluster.client.retries import fence_seconds_left
 from tf_dist.controller.controller import Controller
 from tf_dist.controller.informers.informer_set import InformerSet
-from tf_dist.controller.leases.leadership import LeadershipLost
+from tf_dist.controller.leader_election import LeadershipLost
 from tf_dist.controller.observability.metrics_interface import Metric, MetricsRecorder
 from tf_dist.controller.plan_executor import NameConflict, PlanExecutor
 from tf_dist.controller.settings import ControllerContext, ControllerSettings, JobRef

@@ -47,8 +47,7 @@ from tf_dist.cluster.apiserver.storage.api_resources import CRDS
 from tf_dist.cluster.client.rest import RestCluster
 from tf_dist.cluster.lease import LeaseRef, leader_lease
 from tf_dist.controller.controller import Controller
-from tf_dist.controller.leases.leader_election import LeaderElector
-from tf_dist.controller.leases.leadership import LeaseLeadership
+from tf_dist.controller.leader_election import LeaderElector, LeaseLeadership
 from tf_dist.controller.settings import ControllerSettings
 from tf_dist.core.model.status_codec import MEMORY_CONDITION, stored_status
 from tf_dist.errors import Forbidden

@@ -15,7 +15,7 @@ from tf_dist.cluster.api import VOLCANO_JOBS, Resource
 from tf_dist.cluster.client.client_config import KubeContext
 from tf_dist.cluster.lease import LEASE_REQUEST_TIMEOUT
 from tf_dist.controller.controller import Controller
-from tf_dist.controller.leases.leadership import Leadership, LeaseLeadership, Standalone
+from tf_dist.controller.leader_election import Leadership, LeaseLeadership, Standalone
 from tf_dist.controller.settings import ControllerSettings
 from tf_dist.errors import ClusterError
 

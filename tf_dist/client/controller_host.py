@@ -20,7 +20,7 @@ from tf_dist.cluster.client.client_config import KubeContext
 from tf_dist.cluster.concurrency import SYSTEM_RUNTIME, Service, ThreadRuntime
 from tf_dist.cluster.lease import LEASE_REQUEST_TIMEOUT, boottime, system_namespace
 from tf_dist.controller.controller import Controller
-from tf_dist.controller.leases.leadership import LeaseLeadership
+from tf_dist.controller.leader_election import LeaseLeadership
 from tf_dist.controller.settings import ControllerSettings, JobRef, cluster_domain
 from tf_dist.core.model.job import Dialect, JobKey
 from tf_dist.core.pipeline.adoption import DriverChoice

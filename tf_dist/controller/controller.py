@@ -22,7 +22,7 @@ from tf_dist.cluster.concurrency import SYSTEM_RUNTIME, ThreadRuntime
 from tf_dist.controller.gang_admission import GangAdmission
 from tf_dist.controller.informers.informer_set import InformerSet
 from tf_dist.controller.job_index import JobChanges, JobEntry, JobIndex
-from tf_dist.controller.leases.leadership import Leadership, LeadershipLost, Standalone
+from tf_dist.controller.leader_election import Leadership, LeadershipLost, Standalone
 from tf_dist.controller.observability.metrics_interface import ControllerStats, Metric, MetricsRecorder, gangs_by_queue
 from tf_dist.controller.plan_executor import PlanExecutor
 from tf_dist.controller.queue_statuses import QueueStatusWriter

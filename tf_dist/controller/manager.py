@@ -19,7 +19,7 @@ from tf_dist.cluster.client.rest import RestCluster
 from tf_dist.cluster.concurrency import Service
 from tf_dist.cluster.lease import CONTROLLER_NAME, LEASE_DURATION, RENEW_INTERVAL, unique_identity
 from tf_dist.controller.controller import Controller
-from tf_dist.controller.leases.leadership import LeaseLeadership
+from tf_dist.controller.leader_election import LeaseLeadership
 from tf_dist.controller.observability import health
 from tf_dist.controller.observability.health import HealthServer, ProbeResponse, probe_response
 from tf_dist.controller.observability.prometheus_metrics import CONTENT_TYPE, PrometheusRecorder

@@ -27,7 +27,7 @@ from tf_dist.cluster.client.indexer import resource_version_of
 from tf_dist.cluster.client.retries import fenced_by
 from tf_dist.cluster.concurrency import SlowStart
 from tf_dist.controller.informers.informer_set import InformerSet
-from tf_dist.controller.leases.leadership import LeadershipLost
+from tf_dist.controller.leader_election import LeadershipLost
 from tf_dist.controller.observability.metrics_interface import Metric
 from tf_dist.controller.settings import ControllerContext, JobRef
 from tf_dist.core.integrations.dispatch import kind_key

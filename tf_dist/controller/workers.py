@@ -19,7 +19,7 @@ from tf_dist.cluster.client.workqueue import Lane, WorkQueue
 from tf_dist.controller.gang_admission import GangAdmission
 from tf_dist.controller.informers.informer_set import InformerSet, JobPods
 from tf_dist.controller.job_index import JobEntry, JobIndex
-from tf_dist.controller.leases.leadership import LeadershipLost
+from tf_dist.controller.leader_election import LeadershipLost
 from tf_dist.controller.observability.json_logging import job_log_context
 from tf_dist.controller.observability.metrics_interface import Metric, WorkQueueStats
 from tf_dist.controller.plan_executor import InvalidObject, NameConflict, PlanExecutor

@@ -20,7 +20,7 @@ from tf_dist.cluster.kubelet.kubelet import Kubelet
 from tf_dist.cluster.kubelet.node.node_settings import NetworkDescription, NetworkMode, NodeSettings
 from tf_dist.cluster.lease import system_namespace
 from tf_dist.controller.controller import Controller
-from tf_dist.controller.leases.leadership import LeaseLeadership
+from tf_dist.controller.leader_election import LeaseLeadership
 from tf_dist.controller.settings import ControllerSettings
 from tf_dist.core.dialects import read, update_problems
 from tf_dist.core.dialects.queue_resource import parse_queue

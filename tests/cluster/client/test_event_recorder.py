@@ -18,7 +18,7 @@ from tf_dist.cluster.api import EVENTS, TFJOBS, Object
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.cluster.client.event_recorder import EventRateLimiter, EventRecorder, event_name
 from tf_dist.cluster.client.retries import fence_seconds_left
-from tf_dist.controller.leases.leadership import LeadershipLost
+from tf_dist.controller.leader_election import LeadershipLost
 from tf_dist.core.model.context import EmitEvent
 from tf_dist.errors import AlreadyExists, Forbidden, Throttled, Unavailable
 

@@ -11,7 +11,7 @@ from typing import Any
 from tf_dist.cluster.api import LEASES, NAMESPACES, TFJOBS
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.cluster.lease import LEASE_DURATION, LeaseRef, leader_lease
-from tf_dist.controller.leases.leader_election import LeaderElector
+from tf_dist.controller.leader_election import LeaderElector
 from tf_dist.errors import NotFound, Unavailable
 
 CLUSTER = leader_lease(TFJOBS, None)

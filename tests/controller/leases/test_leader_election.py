@@ -16,8 +16,7 @@ from tf_dist.cluster import lease
 from tf_dist.cluster.api import LEASES, NAMESPACES, TFJOBS, VOLCANO_JOBS
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.cluster.lease import LeaseObservation, LeaseRef, leader_lease
-from tf_dist.controller.leases.leader_election import LeaderElector
-from tf_dist.controller.leases.leadership import LeaseLeadership
+from tf_dist.controller.leader_election import LeaderElector, LeaseLeadership
 from tf_dist.controller.observability.metrics_interface import MetricsRecorder
 from tf_dist.core.model import names
 from tf_dist.core.model.timestamps import format_micro_time, parse_time

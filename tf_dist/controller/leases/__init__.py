@@ -1,1 +1,0 @@
-"""Leases: leader election, and the right to write that follows from it."""
