@@ -52,10 +52,10 @@ def world() -> Iterator[World]:
 
 
 def test_a_node_says_where_it_is_and_what_it_offers(world: World) -> None:
-    world.registered(capacity={"cpu": "7"})
+    world.registered(capacity={"cpu": "7", "nvidia.com/gpu": "4"})
     node = world.node()
     assert node["metadata"]["labels"]["kubernetes.io/hostname"] == "n"
-    assert node["status"]["allocatable"]["cpu"] == "7"
+    assert (node["status"]["allocatable"]["cpu"], node["status"]["allocatable"]["nvidia.com/gpu"]) == ("7", "4")
     assert node["status"]["addresses"] == [{"type": "InternalIP", "address": "192.0.2.1"}]
     conditions = {item["type"]: item["status"] for item in node["status"]["conditions"]}
     assert conditions == {"MemoryPressure": "False", "DiskPressure": "False", "PIDPressure": "False", "Ready": "True"}

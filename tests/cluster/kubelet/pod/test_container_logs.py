@@ -90,21 +90,6 @@ def test_rotation_keeps_the_newest(path: Path) -> None:
     assert lines == [b"%d\n" % number for number in range(1000 - len(lines), 1000)]
 
 
-def test_following_goes_on_over_a_rotation(path: Path) -> None:
-    log = LogFile(str(path), 4000)
-    log.write("stdout", b"0\n")
-    writing = threading.Event()
-    writing.set()
-    stream = ContainerLogStream(path, LogOptions(follow=True), writing.is_set)
-    assert next(stream) == b"0\n"
-    for number in range(1, 60):
-        log.write("stdout", b"%d\n" % number)
-    log.write("stdout", b"x" * 3000 + b"\n")
-    log.close()
-    writing.clear()
-    assert len(split(stream)) == 60
-
-
 @pytest.mark.parametrize("rotations", [1, 2, 4])
 def test_following_loses_nothing_however_often_the_file_was_rotated_meanwhile(path: Path, rotations: int) -> None:
     log = LogFile(str(path), 4000)

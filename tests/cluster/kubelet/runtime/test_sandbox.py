@@ -42,24 +42,19 @@ def service(bench: Bench, name: str, **selector: str) -> None:
     bench.cluster.create(SERVICES, "default", {"metadata": {"name": name}, "spec": spec})
 
 
-def test_two_pods_serve_the_same_port_and_are_found_by_name(isolated: Bench) -> None:
+@pytest.mark.parametrize("first", [False, True])
+def test_two_pods_serve_the_same_port_and_are_found_by_name(isolated: Bench, first: bool) -> None:
+    """Also by a pod that already runs when they come."""
+    if first:
+        isolated.create(py("asker", ASK))
+        isolated.running("asker")
     service(isolated, "job", job="j")
     service(isolated, "front", role="1")
     for number in "01":
         labels = {"labels": {"job": "j", "role": number}}
         isolated.create(py(f"p{number}", SERVE, metadata=labels, hostname=f"ps-{number}", subdomain="job"))
-    isolated.run(py("asker", ASK))
-    assert isolated.log("asker") == "['ps-0', 'ps-1', 'ps-1']\n"
-
-
-def test_names_appear_in_pods_that_already_run(isolated: Bench) -> None:
-    isolated.create(py("asker", ASK))
-    isolated.running("asker")
-    service(isolated, "job", job="j")
-    service(isolated, "front", role="1")
-    for number in "01":
-        labels = {"labels": {"job": "j", "role": number}}
-        isolated.create(py(f"p{number}", SERVE, metadata=labels, hostname=f"ps-{number}", subdomain="job"))
+    if not first:
+        isolated.create(py("asker", ASK))
     isolated.over("asker")
     assert isolated.log("asker") == "['ps-0', 'ps-1', 'ps-1']\n"
 
