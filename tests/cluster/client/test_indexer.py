@@ -314,10 +314,3 @@ def _follow(cache: Indexer, history: list[tuple[str, dict[str, Any]]], begin: in
     for type_, stored in history[begin:end]:
         (cache.remove if type_ == "DELETED" else cache.put)(stored)
     cache.followed = max(cache.followed, end)
-
-
-def test_an_answer_that_comes_after_the_deletion_brings_nothing_back() -> None:
-    cache = Indexer()
-    _follow(cache, [("ADDED", item("a", 1)), ("DELETED", item("a", 2))], 0, 2)
-    assert cache.put_response(item("a", 1)) is None
-    assert len(cache) == 0

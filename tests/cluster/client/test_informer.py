@@ -33,7 +33,7 @@ from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.cluster.client.informer import Informer
 from tf_dist.cluster.client.rest import RestCluster
 from tf_dist.cluster.concurrency import ThreadRuntime
-from tf_dist.errors import Forbidden, NotFound, Unavailable
+from tf_dist.errors import Forbidden, Unavailable
 
 SECONDS = 60
 
@@ -259,29 +259,6 @@ def test_a_silent_connection_is_given_up(resource: Resource, silence: Answer) ->
 # Lists
 
 
-def test_a_list_in_pages() -> None:
-    def script(s: Scene) -> list[Answer]:
-        return [listed(5, s.obj("a", 3), token="t1"), listed(5, s.obj("b", 4), token="t2"), listed(5), watched()]
-
-    with reflecting(script) as scene:
-        scene.expect(["a@3", "b@4"], ["list", "list +t1", "list +t2", "watch 5"])
-        assert int(scene.server.asked[0].query["limit"]) > 0
-
-
-def test_a_page_that_has_expired_starts_the_list_anew() -> None:
-    def script(s: Scene) -> list[Answer]:
-        return [
-            listed(5, s.obj("a", 3), s.obj("old", 4), token="t1"),
-            Refusal(410),
-            listed(9, s.obj("a", 3), s.obj("b", 8)),
-            watched(),
-        ]
-
-    with reflecting(script) as scene:
-        scene.expect(["a@3", "b@8"], ["list", "list +t1", "list", "watch 9"])
-        assert scene.changes == ["->a@3", "->b@8"]
-
-
 def test_nothing_of_a_list_shows_before_its_last_page() -> None:
     allowed = threading.Event()
 
@@ -469,26 +446,6 @@ def test_the_answer_to_a_write_does_not_bring_back_what_is_gone_since() -> None:
         assert scene.rows() == []
 
 
-def test_ignores_events_older_than_the_cache() -> None:
-    def script(s: Scene) -> list[Answer]:
-        old = [event("MODIFIED", s.obj("a", 4)), event("DELETED", s.obj("b", 6)), event("ADDED", s.obj("c", 11))]
-        return [listed(10, s.obj("a", 9), s.obj("b", 8)), watched(*old)]
-
-    with reflecting(script) as scene:
-        scene.expect(["a@9", "b@8", "c@11"], ["list", "watch 10"])
-        scene.told("->a@9", "->b@8", "->c@11")
-
-
-def test_the_same_event_twice_changes_nothing() -> None:
-    def script(s: Scene) -> list[Answer]:
-        twice = [event("ADDED", s.obj("b", 7))] * 2 + [event("DELETED", s.obj("a", 8))] * 2
-        return [listed(5, s.obj("a", 3)), watched(*twice, event("ADDED", s.obj("c", 9)))]
-
-    with reflecting(script) as scene:
-        scene.expect(["b@7", "c@9"], ["list", "watch 5"])
-        scene.told("->a@3", "->b@7", "a@3>-", "->c@9")
-
-
 def test_only_what_is_kept_is_cached() -> None:
     def keep(obj: Object) -> Object:
         return {"metadata": obj["metadata"]}
@@ -581,14 +538,6 @@ def test_reports_once_that_a_kind_is_not_served(before: list[Answer]) -> None:
         assert scene.causes == ["Unavailable"] * len(before) + ["404"]
 
 
-def test_a_definition_that_was_never_there() -> None:
-    with reflecting(lambda _: [], TFJOBS, last=lambda _: Refusal(404), pause=lambda _: 0.01) as scene:
-        until(lambda: len(scene.server.said()) >= 3, SECONDS, every=0.005)
-        assert set(scene.server.said()) == {"list"}
-        assert isinstance(scene.reflector.problem, NotFound) or scene.reflector.synced()
-        assert scene.rows() == []
-
-
 # Its own end
 
 
@@ -642,17 +591,6 @@ def test_a_callback_that_raises_ends_nothing() -> None:
         until(lambda: scene.rows() == ["a@3", "b@7", "c@8"], SECONDS, every=0.005)
 
 
-def test_listing_anew_when_told() -> None:
-    def script(s: Scene) -> list[Answer]:
-        return [listed(5, s.obj("a", 3)), watched(), listed(9, s.obj("b", 8)), watched()]
-
-    with reflecting(script) as scene:
-        until(lambda: scene.server.said() == ["list", "watch 5"], SECONDS, every=0.005)
-        scene.reflector.relist()
-        scene.expect(["b@8"], ["list", "watch 5", "list", "watch 9"])
-        assert sorted(scene.changes) == ["->a@3", "->b@8", "a@3>-"]
-
-
 def test_the_wish_for_a_list_outlives_a_list_that_fails() -> None:
     def script(s: Scene) -> list[Answer]:
         refused: list[Answer] = [Refusal(403), Refusal(500)]
@@ -664,6 +602,28 @@ def test_the_wish_for_a_list_outlives_a_list_that_fails() -> None:
         assert not scene.reflector.synced()
         assert scene.reflector.wait_synced(SECONDS)
         scene.expect(["b@8"], ["list", "watch 5", "list", "list", "list", "watch 9"])
+
+
+@pytest.mark.parametrize("late", ["list", "watch"])
+def test_a_wish_that_comes_before_a_watch_has_begun_is_for_the_next_list(late: str) -> None:
+    """What the list that is under way shows may be older than the wish: nothing of it is believed."""
+    first, second = threading.Event(), threading.Event()
+
+    def script(s: Scene) -> list[Answer]:
+        begin = {"list": listed(5, s.obj("a", 3)), "watch": watched()}
+        begin[late] = Late(begin[late], first)
+        return [*begin.values(), Late(listed(9, s.obj("b", 8)), second), watched()]
+
+    with reflecting(script) as scene:
+        begun = ["list"] if late == "list" else ["list", "watch 5"]
+        until(lambda: scene.server.said() == begun, SECONDS, every=0.005)
+        scene.reflector.relist()
+        first.set()
+        until(lambda: scene.server.said() == ["list", "watch 5", "list"], SECONDS, every=0.005)
+        assert not scene.reflector.synced()
+        second.set()
+        assert scene.reflector.wait_synced(SECONDS)
+        scene.expect(["b@8"], ["list", "watch 5", "list", "watch 9"])
 
 
 def test_a_server_that_was_set_back_is_not_believed_to_mean_the_same_by_a_version() -> None:
@@ -685,42 +645,6 @@ def test_a_server_that_was_set_back_is_not_believed_to_mean_the_same_by_a_versio
         scene.reflector.relist()
         scene.expect(["a@3"], ["list", "watch 5", "list", "list", "watch 9", "list", "watch 9"])
         assert [one["metadata"]["labels"] for one in scene.reflector.items()] == [{"is": "second"}]
-
-
-def test_a_wish_that_comes_while_a_list_is_under_way_is_for_the_next_one() -> None:
-    """What that list shows may be older than the wish: nothing of it is believed."""
-    first, second = threading.Event(), threading.Event()
-
-    def script(s: Scene) -> list[Answer]:
-        lists = [Late(listed(5, s.obj("a", 3)), first), Late(listed(9, s.obj("b", 8)), second)]
-        return [lists[0], watched(), lists[1], watched()]
-
-    with reflecting(script) as scene:
-        until(lambda: scene.server.said() == ["list"], SECONDS, every=0.005)
-        scene.reflector.relist()
-        first.set()
-        until(lambda: scene.server.said() == ["list", "watch 5", "list"], SECONDS, every=0.005)
-        assert not scene.reflector.synced()
-        second.set()
-        assert scene.reflector.wait_synced(SECONDS)
-        scene.expect(["b@8"], ["list", "watch 5", "list", "watch 9"])
-
-
-def test_a_wish_that_comes_before_a_watch_has_begun_is_granted_before_anything_is_believed() -> None:
-    first, second = threading.Event(), threading.Event()
-
-    def script(s: Scene) -> list[Answer]:
-        return [listed(5, s.obj("a", 3)), Late(watched(), first), Late(listed(9, s.obj("b", 8)), second), watched()]
-
-    with reflecting(script) as scene:
-        until(lambda: scene.server.said() == ["list", "watch 5"], SECONDS, every=0.005)
-        scene.reflector.relist()
-        first.set()
-        until(lambda: scene.server.said() == ["list", "watch 5", "list"], SECONDS, every=0.005)
-        assert not scene.reflector.synced()
-        second.set()
-        assert scene.reflector.wait_synced(SECONDS)
-        scene.expect(["b@8"], ["list", "watch 5", "list", "watch 9"])
 
 
 def test_the_wish_for_a_list_outlives_a_defect() -> None:
