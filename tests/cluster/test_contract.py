@@ -11,7 +11,6 @@ from tests.cluster.support import config_map, exists, job, names, owned_by, pod,
 from tf_dist.cluster.api import (
     CONFIG_MAPS,
     EVENTS,
-    LEASES,
     NAMESPACES,
     PODS,
     SECRETS,
@@ -322,14 +321,6 @@ def test_no_update_is_lost_among_threads(cluster: Cluster, namespace: str) -> No
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(add_one, range(20)))
     assert cluster.get(CONFIG_MAPS, namespace, "a")["data"] == {"count": "20"}
-
-
-def test_a_lease_has_one_holder(cluster: Cluster, namespace: str) -> None:
-    made = cluster.create(LEASES, namespace, {"metadata": {"name": "a"}, "spec": {"holderIdentity": "me"}})
-    taken = cluster.replace(LEASES, namespace, "a", {**made, "spec": {"holderIdentity": "you"}})
-    assert taken["spec"]["holderIdentity"] == "you"
-    with pytest.raises(Conflict):
-        cluster.replace(LEASES, namespace, "a", {**made, "spec": {"holderIdentity": "her"}})
 
 
 def test_secrets_take_plain_strings(cluster: Cluster, namespace: str) -> None:

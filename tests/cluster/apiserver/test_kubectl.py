@@ -209,11 +209,6 @@ def test_typed_commands_speak_protobuf(kubectl: Kubectl, memory: MemoryCluster) 
     assert (low["value"], low["globalDefault"], low["description"]) == (-7, True, "d")
 
 
-def test_without_the_token_nothing_is_said(kubectl: Kubectl, server: ApiServer) -> None:
-    said = kubectl(f"--server={server.app.url}", "get", "pods", fails=True)
-    assert "credentials" in said or "Unauthorized" in said
-
-
 def test_queues_have_their_columns(kubectl: Kubectl, memory: MemoryCluster) -> None:
     spec = {"parent": "research", "quotas": {"cpu": {"nominal": 8}}}
     memory.create(QUEUES, None, {"metadata": {"name": "vision"}, "spec": spec})

@@ -50,18 +50,6 @@ def test_pods_are_typed(core: Any) -> None:
     assert (gone.value.status, json.loads(gone.value.body)["reason"]) == (404, "NotFound")
 
 
-def test_replace_patch_and_conflict(core: Any) -> None:
-    made = core.create_namespaced_config_map("default", typed(config_map("a", x="1"), "ConfigMap"))
-    core.patch_namespaced_config_map("a", "default", {"data": {"y": "2"}})
-    with pytest.raises(kubernetes.client.ApiException) as stale:
-        core.replace_namespaced_config_map("a", "default", made)
-    assert stale.value.status == 409
-    fresh = core.read_namespaced_config_map("a", "default")
-    assert fresh.data == {"x": "1", "y": "2"}
-    fresh.data["z"] = "3"
-    assert core.replace_namespaced_config_map("a", "default", fresh).data["z"] == "3"
-
-
 def test_custom_objects(custom: Any) -> None:
     place = ("kubeflow.org", "v1", "default", "tfjobs")
     body = typed({"metadata": {"name": "j"}, "spec": {"x": 1}}, "TFJob", "kubeflow.org/v1")
@@ -88,15 +76,6 @@ def test_watch(core: Any) -> None:
         if len(seen) == 2:
             watch.stop()
     assert seen == [("ADDED", "a"), ("DELETED", "a")]
-
-
-def test_leases(api: Any) -> None:
-    leases = kubernetes.client.CoordinationV1Api(api)
-    body = typed({"metadata": {"name": "l"}, "spec": {"holderIdentity": "me"}}, "Lease", "coordination.k8s.io/v1")
-    leases.create_namespaced_lease("default", body)
-    lease = leases.read_namespaced_lease("l", "default")
-    lease.spec.holder_identity = "you"
-    assert leases.replace_namespaced_lease("l", "default", lease).spec.holder_identity == "you"
 
 
 def test_logs(core: Any, memory: MemoryCluster) -> None:

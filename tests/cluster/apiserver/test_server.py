@@ -96,10 +96,12 @@ def test_the_connection_lives_through_errors(ask: Ask, connection: http.client.H
     assert connection.sock is sock
 
 
-@pytest.mark.parametrize("said", ["", "Bearer wrong", "Basic d3Jvbmc6d3Jvbmc=", "Bearer \xff"])
-def test_without_the_token_there_is_no_answer(ask: Ask, said: str) -> None:
-    code, status = ask("GET", MAPS, Authorization=said)
-    assert (code, status["reason"]) == (401, "Unauthorized")
+def test_without_the_whole_token_there_is_no_answer(ask: Ask, server: ApiServer) -> None:
+    token = server.token
+    near = [f"Bearer {one}" for one in (token[:-1], f"{token}x", token.swapcase(), "", " ")]
+    for said in ("", "Bearer wrong", "Basic d3Jvbmc6d3Jvbmc=", "Bearer \xff", *near):
+        code, status = ask("GET", MAPS, Authorization=said)
+        assert (code, status["reason"]) == (401, "Unauthorized"), said
 
 
 def test_health_needs_no_token(ask: Ask) -> None:
@@ -439,12 +441,6 @@ def test_a_client_that_is_served_takes_its_time(memory: MemoryCluster) -> None:
                 until(lambda: is_closed(stranger), SECONDS)
         client.create(CONFIG_MAPS, "default", {"metadata": {"name": "a"}})
         assert next(iter(events)).object["metadata"]["name"] == "a"
-
-
-def test_a_token_is_compared_as_a_whole(say: Say, server: ApiServer) -> None:
-    said: list[Any] = [server.token[:-1], server.token + "x", server.token.swapcase(), "", " "]
-    for token in said:
-        assert say(f"GET {MAPS}", f"Authorization: Bearer {token}", token=False)[0] == 401
 
 
 STRATEGIC = "application/strategic-merge-patch+json"

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.support import config_map, exists, job, names, owned_by
-from tf_dist.cluster.api import CONFIG_MAPS, TFJOBS, Resource
+from tests.cluster.support import config_map, names
+from tf_dist.cluster.api import CONFIG_MAPS, Resource
 from tf_dist.cluster.apiserver.storage.api_resources import CRDS
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.cluster.apiserver.storage.sqlite import SqliteJournal
@@ -91,18 +91,6 @@ def test_a_write_is_on_the_disk_when_it_returns(path: Path) -> None:
     finally:
         journal.close()
     assert found == ["wal", 2, 1]
-
-
-def test_garbage_of_a_killed_process_is_collected(path: Path) -> None:
-    with opened(path) as cluster:
-        owner = cluster.create(TFJOBS, "default", job("a"))
-        cluster.create(CONFIG_MAPS, "default", owned_by(owner, config_map("mine")))
-    # As if the process had died between the owner's removal and its dependents'.
-    with sqlite3.connect(path) as db:
-        db.execute("DELETE FROM objects WHERE kind = 'tfjobs.kubeflow.org'")
-    db.close()
-    with opened(path) as cluster:
-        assert not exists(cluster, CONFIG_MAPS, "default", "mine")
 
 
 def test_defined_kinds_are_served_again(path: Path) -> None:
