@@ -75,13 +75,6 @@ def test_it_leads_the_namespace_and_brings_every_line(cluster_site: Site, inform
     assert [line.partition("| ")[2] for line in lines if line.startswith("worker-0")] == ["step=1", "step=2", "step=3"]
 
 
-def test_a_failure_says_which_replica_and_why(cluster_site: Site, informer: SharedJobInformer) -> None:
-    cluster_site.submit(document("echo out of luck >&2; exit 3", name="a"))
-    found, lines = wait(informer, "a")
-    assert (found["reached"], found["exit_code"], found["replica"]) == (False, 3, "worker-0")
-    assert any("out of luck" in line for line in lines)
-
-
 def test_who_does_not_want_logs_gets_the_result_all_the_same(cluster_site: Site, informer: SharedJobInformer) -> None:
     cluster_site.submit(document("echo accuracy=0.5", name="a"))
     found, lines = wait(informer, "a", get_logs=False)
@@ -138,12 +131,6 @@ def test_a_job_that_is_taken_away(cluster_site: Site, informer: SharedJobInforme
     informer.leave(subscription)
     with pytest.raises(NotFound):
         informer.join(ref("a"), changed.set)
-
-
-def test_another_job_of_the_name_is_not_the_one(cluster_site: Site, informer: SharedJobInformer) -> None:
-    cluster_site.submit(document(FOREVER, name="a"))
-    with pytest.raises(NotFound, match="another one"):
-        informer.join(ref("a"), lambda: None, uid="other")
 
 
 def followed() -> Counter[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -126,19 +125,6 @@ def test_a_deferral_that_took_too_long_ends_the_job(
     with pytest.raises(JobTimeout) as caught:
         task.resume_execution("__fail__", {"error": "Trigger timeout"}, instance.context())
     assert isinstance(caught.value.__cause__, TaskDeferralTimeout)
-    assert cluster_site.names() == []
-
-
-def test_the_time_of_the_task_is_kept_while_deferred(
-    operator: MakeOperator, instance: Instance, cluster_site: Site
-) -> None:
-    task = operator(document(FOREVER), execution_timeout=timedelta(seconds=1))
-    trigger = deferred(task, instance)
-    assert trigger.request.deadline == instance.start_date.timestamp() + 1
-    event = event_of(trigger)
-    assert event["outcome"]["kind"] == "deadline_exceeded"
-    with pytest.raises(JobTimeout):
-        task.execute_complete(instance.context(), event)
     assert cluster_site.names() == []
 
 
@@ -270,6 +256,7 @@ def parted(light: LightSite, ti: Instance, cause: EndCause, *, mine: bool = True
         ("delete_succeeded_job", EndCause.SUCCEEDED, True),
         ("delete_succeeded_job", EndCause.FAILED, False),
         ("delete_active_job", EndCause.SUCCEEDED, False),
+        ("delete_active_job", EndCause.FAILED, False),
         ("delete_active_job", EndCause.OVERDUE, True),
     ],
 )

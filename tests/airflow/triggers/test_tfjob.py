@@ -109,35 +109,10 @@ def test_a_job_that_is_not_there(cluster_site: Site, fields: dict[str, Any], kin
     assert "missing" in found["job"]
 
 
-def test_a_job_that_comes_later(cluster_site: Site) -> None:
-    async def both() -> dict[str, Any]:
-        waiting = asyncio.ensure_future(event(trigger(cluster_site, "late")))
-        await asyncio.sleep(0)
-        await asyncio.to_thread(submit, cluster_site, "late", "true")
-        return await waiting
-
-    assert asyncio.run(both())["reached"]
-
-
 def test_a_cluster_that_is_not_there_is_an_event_too(cluster_site: Site) -> None:
     request = WaitRequest(name="a", namespace="default", access={"kubernetes_conn_id": None, "config_file": "/missing"})
     found = asyncio.run(event(TFJobTrigger(**request.plain())))
     assert (found["outcome"]["kind"], "there is no kubeconfig" in found["message"]) == ("unknown", True)
-
-
-def test_cancelled_it_leaves_the_job_and_nothing_of_itself(cluster_site: Site) -> None:
-    uid = submit(cluster_site, "a")
-
-    async def cancelled() -> None:
-        waiting = asyncio.ensure_future(event(trigger(cluster_site, "a", uid=uid)))
-        await asyncio.to_thread(until, lambda: bool(cluster_site.pods()), SECONDS)
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-
-    asyncio.run(cancelled())
-    assert cluster_site.pods() == ["a-worker-0"]
-    assert cluster_site.leases() == []
 
 
 def test_many_triggers_share_a_hub_and_no_one_blocks_the_loop(cluster_site: Site, tmp_path: Any) -> None:
