@@ -8,7 +8,6 @@ from typing import Any
 
 from tf_dist.core.dialects.kubeflow_v1 import RESTART_POLICIES
 from tf_dist.core.dialects.kubeflow_v1alpha1 import REPLACE_POD, chief_rules
-from tf_dist.core.model import names
 from tf_dist.core.model.assignment import Admit
 from tf_dist.core.model.context import Observed, Plan, WriteStatus
 from tf_dist.core.model.job import (
@@ -135,10 +134,6 @@ def views(*pods: Any) -> tuple[PodView, ...]:
     """Raw pods as decisions see them."""
     found = [pod_view(raw, "tensorflow") for raw in json.loads(json.dumps(pods))]
     return tuple(view for view in found if view is not None)
-
-
-def uid_label(job: Job) -> dict[str, str]:
-    return {names.JOB_UID: job.uid}
 
 
 def v1alpha1_job(*specs: ReplicaSpec, policy: RunPolicy | None = None, **fields: Any) -> Job:

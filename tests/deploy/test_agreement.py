@@ -145,11 +145,7 @@ ADDED: Final[dict[str, list[tuple[Path, Any]]]] = {
         (("spec", "replicaSpecs"), []),
         (("spec", "replicaSpecs"), None),
         (("spec", "replicaSpecs"), V1ALPHA1["spec"]["replicaSpecs"]),
-        *(
-            (("spec", key), value)
-            for key in ("tfImage", "RuntimeId", "min-instance", "terminationPolicy")
-            for value in VALUES
-        ),
+        *((("spec", key), value) for key in OF_V1ALPHA1 for value in VALUES),
         *((("spec", "backoffLimit"), value) for value in VALUES),
         (("spec", "newer"), {"a": 1}),
         (("spec", "runPolicy", "newer"), {"a": 1}),
