@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from importlib.util import find_spec
-from pathlib import Path
 from subprocess import PIPE
 
 import pytest
@@ -15,6 +14,7 @@ from tests.cli.conftest import PROGRAM, Program
 from tf_dist import __version__, errors
 from tf_dist.cli.command_table import COMMANDS as COMMAND_TABLE
 from tf_dist.client import exit_codes
+from tf_dist.client.wait import GoalNotReached
 
 
 @pytest.mark.parametrize("command", [*(one.name for one in COMMAND_TABLE if one.name != "argo-launch"), "local up"])
@@ -119,18 +119,26 @@ def test_a_traceback_only_for_those_who_ask(tf_dist: Program) -> None:
     ("error", "code"),
     [
         (errors.InvalidJob([]), 2),
-        (errors.NotFound("x"), 2),
-        (errors.Forbidden("x"), 2),
-        (errors.Unavailable("x"), 75),
-        (errors.Throttled("x"), 75),
-        (errors.Conflict("x"), 75),
         (errors.JobFailed("x"), 1),
+        (errors.ImagePullFailed("x"), 1),
         (errors.JobEvicted("x"), 75),
         (errors.JobTimeout("x"), 1),
         (errors.AdmissionTimeout("x"), 75),
+        (errors.Unavailable("x"), 75),
+        (GoalNotReached("x"), 75),
+        (errors.Throttled("x"), 75),
+        (errors.Conflict("x"), 75),
+        (errors.Gone("x"), 75),
+        (errors.NotFound("x"), 2),
+        (errors.AlreadyExists("x"), 2),
+        (errors.Forbidden("x"), 2),
+        (errors.Rejected("x"), 2),
+        (errors.ClusterError("x"), 2),
+        (errors.TFDistError("x"), 1),
     ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )
-def test_exit_codes(error: errors.TFDistError, code: int) -> None:
+def test_exit_codes_of_commands_and_steps(error: errors.TFDistError, code: int) -> None:
     assert exit_codes.exit_code_of_error(error) == code
 
 
@@ -194,26 +202,17 @@ WRITING = [
 
 
 @pytest.mark.parametrize("arguments", WRITING, ids=" ".join)
-def test_a_full_disk_is_said_and_is_no_defect(tf_dist: Program, arguments: list[str]) -> None:
-    tf_dist.write("job.yaml", tf_dist.job())
-    with Path("/dev/full").open("w") as full:
-        found = subprocess.run([*PROGRAM, *arguments], cwd=tf_dist.folder, env=tf_dist.env, stdout=full, stderr=PIPE)
-    assert found.returncode == 1
-    assert found.stderr.decode().splitlines() == [
-        "error: cannot write to standard output: No space left on device",
-        "  hint: free disk space, or redirect the output elsewhere",
-    ]
-
-
-@pytest.mark.parametrize("arguments", WRITING, ids=" ".join)
-def test_a_closed_standard_output_is_said_and_is_no_defect(tf_dist: Program, arguments: list[str]) -> None:
+@pytest.mark.parametrize(("output", "problem"), [("/dev/full", "No space left on device"), ("&-", "not writable")])
+def test_output_that_cannot_be_written_is_an_error(
+    tf_dist: Program, output: str, problem: str, arguments: list[str]
+) -> None:
     """What was asked for is lost: that is not a success."""
     tf_dist.write("job.yaml", tf_dist.job())
-    command = ["sh", "-c", 'exec "$@" >&-', "sh", *PROGRAM, *arguments]
+    command = ["sh", "-c", f'exec "$@" >{output}', "sh", *PROGRAM, *arguments]
     found = subprocess.run(command, cwd=tf_dist.folder, env=tf_dist.env, stderr=PIPE)
     assert found.returncode == 1
     assert found.stderr.decode().splitlines() == [
-        "error: cannot write to standard output: not writable",
+        f"error: cannot write to standard output: {problem}",
         "  hint: free disk space, or redirect the output elsewhere",
     ]
 

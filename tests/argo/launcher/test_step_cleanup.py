@@ -10,7 +10,7 @@ from tests.controller.harness import World, disturbed, tfjob
 from tf_dist import errors
 from tf_dist.argo.launcher import contract
 from tf_dist.argo.launcher.step_cleanup import delete_workflow_jobs
-from tf_dist.client import connection, exit_codes
+from tf_dist.client import connection
 from tf_dist.client.wait import GoalNotReached
 from tf_dist.cluster.api import JOB_KINDS, TFJOBS, Cluster, Object, Resource
 from tf_dist.cluster.apiserver.server import ApiServer
@@ -118,30 +118,3 @@ def test_where_volcano_is_its_jobs_are_not_led(labels: dict[str, str] | None, re
             connection.refuse_beside_volcano(memory, "a")
     else:
         connection.refuse_beside_volcano(memory, "a")
-
-
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [
-        (errors.InvalidJob([]), 2),
-        (errors.JobFailed("x"), 1),
-        (errors.ImagePullFailed("x"), 1),
-        (errors.JobEvicted("x"), 75),
-        (errors.JobTimeout("x"), 1),
-        (errors.AdmissionTimeout("x"), 75),
-        (errors.Unavailable("x"), 75),
-        (GoalNotReached("x"), 75),
-        (errors.Throttled("x"), 75),
-        (errors.Conflict("x"), 75),
-        (errors.Gone("x"), 75),
-        (errors.NotFound("x"), 2),
-        (errors.AlreadyExists("x"), 2),
-        (errors.Forbidden("x"), 2),
-        (errors.Rejected("x"), 2),
-        (errors.ClusterError("x"), 2),
-        (errors.TFDistError("x"), 1),
-    ],
-    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
-)
-def test_the_exit_code_says_what_kind_of_error_it_was(error: errors.TFDistError, code: int) -> None:
-    assert exit_codes.exit_code_of_error(error) == code
