@@ -161,8 +161,9 @@ def test_what_is_asked_wrongly_says_where_and_what(client: Client) -> None:
     with pytest.raises(AlreadyExists, match=stored.name):
         client.submit(TFJob(stored.name, image="none", command=["true"]))
     client.wait(stored, timeout=SECONDS)
-    with pytest.raises(InvalidJob, match="it has ended"):
-        client.suspend(stored.name)
+    for change in (client.suspend, lambda name: client.scale(name, 1), lambda name: client.scale(name, 2)):
+        with pytest.raises(InvalidJob, match="it has ended"):
+            change(stored.name)
     client.delete(stored, wait=True, timeout=SECONDS)
     client.submit(TFJob(stored.name, image="none", command=["true"]))
     with pytest.raises(NotFound, match="created anew"):

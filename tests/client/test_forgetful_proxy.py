@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import queue
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -52,23 +50,25 @@ def job() -> TFJob:
     return TFJob("job", image="none", command=command, restart_policy="Never")
 
 
-def test_logs_end_with_every_line_when_the_stream_of_an_ended_container_is_dead(folder: Path) -> None:
-    with through_a_proxy(log_silence=SECONDS) as (client, proxy), ThreadPoolExecutor() as threads:
-        stored = client.submit(job())
-        lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+@pytest.mark.parametrize(("log_silence", "running"), [(SECONDS, False), (0.5, True)])
+def test_logs_end_with_every_line_when_their_stream_is_dead(folder: Path, log_silence: float, running: bool) -> None:
+    """One of a container that has ended, and a silent one of a container that still runs."""
+    with through_a_proxy(log_silence) as (client, proxy), ThreadPoolExecutor() as threads:
+        stored, lines = client.submit(job()), list[str]()
 
         def follow() -> None:
             for line in client.logs(stored, follow=True):
-                lines.put(line.text)
+                lines.append(line.text)
 
         following = threads.submit(follow)
-        found = [lines.get(timeout=SECONDS)]
+        until(lambda: bool(lines), SECONDS)
         proxy.forget()
         (folder / "go").touch()
+        if running:
+            until(lambda: len(lines) == len(TWELVE), SECONDS)
         (folder / "end").touch()
         following.result(timeout=SECONDS)
-        found += [lines.get_nowait() for _ in range(lines.qsize())]
-        assert found == TWELVE
+        assert lines == TWELVE
 
 
 def test_a_followed_job_has_every_line_in_its_result(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,24 +88,3 @@ def test_a_followed_job_has_every_line_in_its_result(folder: Path, capsys: pytes
         assert result.outcome.kind is OutcomeKind.SUCCEEDED
         assert result.logs == {"worker-0": tuple(TWELVE)}
         assert "could not be read" not in "".join([*said, capsys.readouterr().out])
-
-
-def test_a_silent_stream_of_a_running_container_is_opened_anew(folder: Path) -> None:
-    with through_a_proxy(log_silence=0.5) as (client, proxy), ThreadPoolExecutor() as threads:
-        stored, lines, twelve = client.submit(job()), list[str](), threading.Event()
-
-        def follow() -> None:
-            for line in client.logs(stored, follow=True):
-                lines.append(line.text)
-                if len(lines) == len(TWELVE):
-                    twelve.set()
-
-        following = threads.submit(follow)
-        until(lambda: bool(lines), SECONDS)
-        proxy.forget()
-        (folder / "go").touch()
-        assert twelve.wait(SECONDS), "the container still runs"
-        assert lines == TWELVE
-        (folder / "end").touch()
-        following.result(timeout=SECONDS)
-        assert lines == TWELVE

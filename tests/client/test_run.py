@@ -23,8 +23,8 @@ from tf_dist.client.job_files import InvalidFiles
 from tf_dist.client.monitor import Ending, JobSnapshot
 from tf_dist.core.diagnostics.replicas import replica_states
 from tf_dist.core.model.status import Admission, Phase, Status
-from tf_dist.core.pipeline.session import NEVER_FITS, EndCause, Seen, decide_end, run_policy
-from tf_dist.errors import AdmissionTimeout, JobTimeout
+from tf_dist.core.pipeline.session import Seen, decide_end, run_policy
+from tf_dist.errors import AdmissionTimeout
 from tf_dist.local.embedded import EmbeddedCluster, EmbeddedSettings
 
 SECONDS = 120
@@ -87,16 +87,6 @@ def test_all_but_the_last_thousand_lines_of_a_replica_are_let_go() -> None:
     assert result.logs["worker-0"] == tuple(str(number) for number in range(4001, 5001))
 
 
-def test_what_takes_too_long_or_never_fits_has_an_outcome() -> None:
-    late = run(job(FOREVER), show=False, timeout=1.0)
-    assert (late.end.cause, late.outcome.kind) == (EndCause.OVERDUE, OutcomeKind.DEADLINE_EXCEEDED)
-    with pytest.raises(JobTimeout):
-        late.raise_for_outcome()
-    large = run(job("true", resources={"cpu": 64}), node={"cpu": "2"}, show=False, timeout=SECONDS)
-    assert (large.end.result.reason, large.outcome.kind) == (NEVER_FITS, OutcomeKind.INVALID)
-    assert any("cpu" in f"{one.summary} {one.detail}" for one in large.findings)
-
-
 def test_it_opens_no_port(monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[socket.socket] = []
     monkeypatch.setattr(socket.socket, "listen", lambda self, *_: opened.append(self))
@@ -138,13 +128,6 @@ def test_a_file_runs_in_its_folder_and_what_is_kept_stays(folder: Path) -> None:
     assert run(elsewhere / "job.yaml", show=False, workdir=folder, timeout=SECONDS).logs["worker-0"] == (str(folder),)
     (log,) = (folder / "kept/logs").rglob("*.log")
     assert log.read_text().rstrip().endswith(str(elsewhere))
-
-
-def test_what_stands_beside_a_job_in_its_file_is_there_before_it(folder: Path) -> None:
-    beside = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: settings}\ndata: {RATE: '0.5'}\n---\n"
-    source = [{"name": "RATE", "valueFrom": {"configMapKeyRef": {"name": "settings", "key": "RATE"}}}]
-    (folder / "job.yaml").write_text(beside + job("echo rate=$RATE", container={"env": source}).to_yaml())
-    assert run(folder / "job.yaml", show=False, timeout=SECONDS).logs["worker-0"] == ("rate=0.5",)
 
 
 @pytest.mark.parametrize(

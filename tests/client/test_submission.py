@@ -38,7 +38,7 @@ from tf_dist.cluster.api import (
 )
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.core.model.names import EMULATED, PACKAGES
-from tf_dist.errors import AlreadyExists, Conflict, Forbidden, NotFound, Rejected
+from tf_dist.errors import AlreadyExists, Conflict, Forbidden, NotFound
 
 
 def stored(cluster: MemoryCluster, resource: Resource = CONFIG_MAPS) -> Object:
@@ -209,16 +209,20 @@ def test_a_queue_belongs_to_no_job() -> None:
         assert cluster.get(QUEUES, None, "q")["spec"]["weight"] == 2
 
 
-def test_a_namespace_that_is_not_there() -> None:
-    with MemoryCluster() as cluster, pytest.raises((NotFound, Rejected)):
-        create_companion(cluster, YamlDocument("f", None, config(), None), "nowhere", owner="digits")
-
-
 def entry(file: str, name: str, **annotations: str) -> LoadedJob:
     document = tfjob(name)
     document["metadata"]["annotations"] = annotations
     [found] = load_job_files([file], texts={file: json.dumps(document)}).jobs
     return found
+
+
+def test_in_a_namespace_that_is_not_there_it_says_how_to_create_it() -> None:
+    with MemoryCluster() as cluster:
+        with pytest.raises(NotFound) as companion:
+            create_companion(cluster, YamlDocument("f", None, config(), None), "nowhere", owner="digits")
+        with pytest.raises(NotFound) as job:
+            create_job(cluster, entry("a.yaml", "mnist"), "nowhere", workdir="")
+    assert companion.value.hint == job.value.hint == "kubectl create namespace nowhere"
 
 
 def test_the_folder_of_the_file_comes_beside_the_jobs_own_annotations() -> None:
