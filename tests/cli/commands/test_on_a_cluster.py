@@ -143,23 +143,6 @@ def test_the_file_and_the_command_line_may_not_disagree(elsewhere: Elsewhere) ->
         assert "metadata.namespace: the file says research, --namespace says default" in found.stderr
 
 
-def test_a_namespace_that_is_not_there(elsewhere: Elsewhere) -> None:
-    job = elsewhere.job("true")
-    for command in ("submit", "run"):
-        found = elsewhere(command, f"{job}.yaml", "-n", "nowhere")
-        assert found.returncode == 2
-        assert "kubectl create namespace nowhere" in found.stderr
-
-
-def test_contexts_and_files_that_are_not_there(elsewhere: Elsewhere) -> None:
-    found = elsewhere("get", "--context", "reserch")
-    assert found.returncode == 2
-    assert "did you mean research?" in found.stderr
-    found = elsewhere.program("get", "--kubeconfig", "missing")
-    assert found.returncode == 2
-    assert "there is no kubeconfig missing" in found.stderr
-
-
 def test_the_local_cluster_comes_first_unless_another_is_named(local: Program, elsewhere: Elsewhere) -> None:
     nowhere = kubeconfig(local.folder / "nowhere", "http://127.0.0.1:9")
     assert local("get", KUBECONFIG=nowhere).returncode == 0
@@ -207,16 +190,6 @@ def test_a_run_takes_its_job_away_at_its_end(either: Elsewhere) -> None:
     assert "accuracy:    0.9000" in text
     assert either.stored(job) is None
     assert (either.pods(job), either.leases()) == ([], [])
-
-
-def test_a_run_that_fails(either: Elsewhere) -> None:
-    job = either.job("echo out of luck; exit 3")
-    found = either("run", f"{job}.yaml", "-o", "json")
-    assert found.returncode == 1
-    report = json.loads(found.stdout)
-    assert (report["state"], report["exitCode"], report["kept"]) == ("Failed", 1, None)
-    assert "worker-0 | out of luck" in found.stderr
-    assert (either.stored(job), either.leases()) == (None, [])
 
 
 def test_a_job_that_is_kept_stays(leaderless: Elsewhere) -> None:
@@ -428,14 +401,6 @@ def test_one_kind_that_is_not_ours_to_see_hides_no_other(tf_dist: Program) -> No
     assert found.returncode == 2
     assert "list tfjobs.kubeflow.org in namespace research" in found.stderr
     assert "--verb=list --resource=tfjobs.kubeflow.org -n research" in found.stderr
-
-
-def test_a_run_without_the_right_to_a_lease_says_so(tf_dist: Program) -> None:
-    tf_dist.write("job.yaml", tf_dist.job())
-    with refusing({"leases": forbidden("leases.coordination.k8s.io")}) as url:
-        found = tf_dist("run", "job.yaml", "--kubeconfig", kubeconfig(tf_dist.folder / "config", url))
-    assert found.returncode == 2
-    assert "--resource=leases.coordination.k8s.io -n default" in found.stderr
 
 
 def test_a_volcano_job_is_left_to_volcano(tf_dist: Program) -> None:

@@ -6,10 +6,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -61,14 +58,6 @@ def test_shows_metrics_of_a_submitted_job_while_its_log_is_there(local: Program)
     assert (found["state"], found["findings"][1]["category"]) == ("Succeeded", "command")
 
 
-def test_explains_a_failed_job_by_its_exception(local: Program) -> None:
-    (local.folder / "fails.py").write_text("def fit():\n    raise ValueError('no data')\nfit()\n")
-    job = submitted(local, f"exec {sys.executable} fails.py")
-    local("wait", job, "--timeout", "180s")
-    lines = local("explain", job).stdout.splitlines()
-    assert lines[1:3] == ["error: worker-0 exited with code 1", "    ValueError: no data"]
-
-
 def test_wait_says_in_json_how_jobs_ended(local: Program) -> None:
     good, bad, runs = (submitted(local, script) for script in ("true", "exit 3", FOREVER))
     local("wait", good, "--timeout", "180s")
@@ -81,12 +70,6 @@ def test_wait_says_in_json_how_jobs_ended(local: Program) -> None:
     local("delete", runs, "--wait")
     gone = local("wait", good, "-o", "json")
     assert (gone.returncode, json.loads(gone.stdout)[0]["outcome"]["kind"]) == (0, "succeeded")
-
-
-def test_job_runs_in_the_folder_of_its_file(local: Program) -> None:
-    job = submitted(local, "pwd; sleep 0.1")
-    assert local("wait", job, "--timeout", "180s").returncode == 0
-    assert local("logs", job).stdout == f"worker-0 | {local.folder}\n"
 
 
 def test_logs_of_all_replicas_in_order(local: Program) -> None:
@@ -261,19 +244,6 @@ def test_submits_a_job_of_every_format(local: Program) -> None:
     assert local("delete", *jobs, "--wait").returncode == 0
 
 
-def test_one_name_of_two_kinds(local: Program) -> None:
-    tfjob = local.job("true", name=name())
-    job = tfjob["metadata"]["name"]
-    worker = {"name": "worker", "replicas": 1, "template": tfjob["spec"]["tfReplicaSpecs"]["Worker"]["template"]}
-    head = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "metadata": {"name": job}}
-    local("submit", local.write("jobs.yaml", tfjob, {**head, "spec": {"tasks": [worker]}}))
-    unclear = local("get", job)
-    assert unclear.returncode == 2
-    assert f"write tfjob/{job} or vcjob/{job}" in unclear.stderr
-    assert local("get", f"vcjob/{job}", "-o", "name").stdout == f"vcjob/{job}\n"
-    assert local("delete", f"vcjob/{job}", f"tfjob/{job}", "--wait").returncode == 0
-
-
 @pytest.mark.parametrize("command", ["get", "describe", "logs", "explain", "wait", "suspend", "resume", "delete"])
 def test_a_job_that_is_not_there(local: Program, command: str) -> None:
     found = local(command, "nothing")
@@ -328,40 +298,6 @@ def test_the_daemon_is_found_and_found_again(local: Program) -> None:
     assert report["network"]["reason"] in local("local", "status").stdout
 
 
-def test_jobs_survive_a_killed_daemon(local: Program) -> None:
-    job = submitted(local, FOREVER)
-    assert local("wait", job, "--for", "running", "--timeout", "180s").returncode == 0
-    os.kill(json.loads(local("local", "status", "-o", "json").stdout)["pid"], signal.SIGKILL)
-    assert eventually(lambda: local("local", "status").returncode == 75)
-    assert local("get").returncode == 75
-    assert local("local", "up").returncode == 0
-    assert local("wait", job, "--for", "running", "--timeout", "180s").returncode == 0
-    assert local("delete", job, "--wait", "--timeout", "180s").returncode == 0
-
-
-def test_kubectl_sees_the_same_jobs(local: Program) -> None:
-    kubeconfig = json.loads(local("local", "status", "-o", "json").stdout)["kubeconfig"]
-    job = submitted(local, "true")
-    try:
-        found = subprocess.run(
-            [
-                "kubectl",
-                "--kubeconfig",
-                kubeconfig,
-                "wait",
-                f"tfjob/{job}",
-                "--for=condition=Succeeded",
-                "--timeout=180s",
-            ],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    except FileNotFoundError:
-        pytest.skip("there is no kubectl here")
-    assert found.returncode == 0, found.stderr
-
-
 def submit(local: Program, *, workers: int, annotations: dict[str, str] | None = None, dynamic: bool = True) -> str:
     job = local.job(FOREVER, workers=workers, name=name())
     job["metadata"]["annotations"] = annotations or {}
@@ -406,16 +342,6 @@ def test_the_bounds_of_an_elastic_job_hold(local: Program) -> None:
     assert local("delete", job, "--wait").returncode == 0
 
 
-@pytest.mark.slow  # jobs grow when none has waited for 20 s: tests/core/gang/test_elastic.py is nearer
-def test_an_elastic_job_grows_and_shrinks_as_it_is_scaled(local: Program) -> None:
-    job = submit(local, workers=1, annotations=ELASTIC)
-    assert local("scale", job, "--workers", "2").returncode == 0
-    assert eventually(lambda: replicas(local, job) == {"asked": 2, "ready": "2/2"})
-    assert local("scale", job, "--workers", "1").returncode == 0
-    assert eventually(lambda: replicas(local, job) == {"asked": 1, "ready": "1/1"})
-    assert local("delete", job, "--wait").returncode == 0
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -428,18 +354,6 @@ def test_scale_refuses_wrong_arguments(local: Program, arguments: list[str], sai
     found = local("scale", *arguments)
     assert found.returncode == 2
     assert said in found.stderr
-
-
-def test_a_job_that_is_over_is_not_scaled(local: Program) -> None:
-    document = local.job("true", name=name())
-    document["spec"]["runPolicy"]["cleanPodPolicy"] = "None"
-    job = document["metadata"]["name"]
-    local("submit", local.write("job.yaml", document))
-    assert local("wait", job, "--timeout", "30s").returncode == 0
-    found = local("scale", job, "--workers", "2")
-    assert found.returncode == 2
-    assert "it has ended" in found.stderr
-    assert local("delete", job, "--wait").returncode == 0
 
 
 def test_folder_that_cannot_be_made_is_no_defect(tf_dist: Program) -> None:

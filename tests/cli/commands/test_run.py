@@ -197,14 +197,6 @@ def test_refuses_job_that_another_controller_manages(tf_dist: Program) -> None:
     assert "leave spec.runPolicy.managedBy out" in found.stderr
 
 
-def test_a_suspended_job_is_not_run(tf_dist: Program) -> None:
-    job = tf_dist.job()
-    job["spec"]["runPolicy"]["suspend"] = True
-    found = tf_dist("run", tf_dist.write("job.yaml", job))
-    assert found.returncode == 2
-    assert "would never start" in found.stderr
-
-
 def test_timeout_says_what_it_was_doing(tf_dist: Program) -> None:
     file = tf_dist.write("job.yaml", tf_dist.job(POLITE))
     for timeout in ("500ms", "5s", "60s"):  # a busy machine may need longer to start it at all
@@ -249,21 +241,10 @@ def test_status_line_says_that_it_stops_and_how_long(tf_dist: Program) -> None:
     assert re.search(r"job: Stopping \([45] s, Ctrl-C again to kill\)", text)
 
 
-def test_a_second_signal_stops_it_at_once(tf_dist: Program) -> None:
-    job = tf_dist.job(DEAF)
+def test_a_second_signal_ends_a_job_that_talks_without_end(tf_dist: Program) -> None:
+    job = tf_dist.job("trap '' TERM; yes", workers=2)
     job["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["terminationGracePeriodSeconds"] = 600
     process = tf_dist.start("run", tf_dist.write("job.yaml", job))
-    until(process, "worker-0 | up")
-    process.send_signal(signal.SIGINT)
-    until(process, "stopping: ")
-    process.send_signal(signal.SIGINT)
-    rest(process)
-    assert process.returncode == 130
-    assert tf_dist.leftovers() == []
-
-
-def test_a_second_signal_ends_a_job_that_talks_without_end(tf_dist: Program) -> None:
-    process = tf_dist.start("run", tf_dist.write("job.yaml", tf_dist.job("trap '' TERM; yes", workers=2)))
     until(process, "worker-0 | y")
     process.send_signal(signal.SIGTERM)
     until(process, "stopping: ")
