@@ -15,7 +15,7 @@ from tests.waiting import until
 from tf_dist.cluster import lease
 from tf_dist.cluster.api import LEASES, NAMESPACES, TFJOBS, VOLCANO_JOBS
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
-from tf_dist.cluster.lease import LeaseObservation, LeaseRef, leader_lease
+from tf_dist.cluster.lease import LeaseRef, leader_lease
 from tf_dist.controller.leader_election import LeaderElector, LeaseLeadership
 from tf_dist.controller.observability.metrics_interface import MetricsRecorder
 from tf_dist.core.model import names
@@ -521,32 +521,6 @@ def test_the_term_is_another_one_when_a_kind_is_won(stage: Stage) -> None:
     stage.now = 5.0
     one.step()
     assert one.term == terms[-1]
-
-
-# Observations
-
-
-def test_an_observation_counts_what_lies_between_looks() -> None:
-    def at(version: str) -> dict[str, Any]:
-        return {"metadata": {"uid": "u", "resourceVersion": version}, "spec": {"leaseDurationSeconds": 10}}
-
-    seen = LeaseObservation()
-    assert seen.age(5.0) == 0.0
-    seen.note(at("1"), 100.0)
-    seen.note(at("1"), 105.0)
-    assert seen.age(109.0) == 9.0
-    seen.note(at("2"), 111.0)
-    assert seen.age(112.0) == 1.0
-
-
-@pytest.mark.parametrize("changed", [{"renewTime": "2027-01-15T08:01:07.821860Z"}, {"holderIdentity": "two"}])
-def test_a_restored_etcd_gives_a_version_twice_and_a_renewal_shows_all_the_same(changed: dict[str, str]) -> None:
-    spec = {"holderIdentity": "one", "leaseDurationSeconds": 15, "renewTime": "2027-01-15T08:00:34.456601Z"}
-    stored = {"metadata": {"uid": "u", "resourceVersion": "84"}, "spec": spec}
-    seen = LeaseObservation()
-    seen.note(stored, 100.0)
-    seen.note({**stored, "spec": {**spec, **changed}}, 133.0)
-    assert seen.age(133.0) == 0.0
 
 
 # On the real clock

@@ -1,0 +1,32 @@
+"""Leases as values: what an observer may conclude from two looks at one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tf_dist.cluster.lease import LeaseObservation
+
+
+def test_an_observation_counts_what_lies_between_looks() -> None:
+    def at(version: str) -> dict[str, Any]:
+        return {"metadata": {"uid": "u", "resourceVersion": version}, "spec": {"leaseDurationSeconds": 10}}
+
+    seen = LeaseObservation()
+    assert seen.age(5.0) == 0.0
+    seen.note(at("1"), 100.0)
+    seen.note(at("1"), 105.0)
+    assert seen.age(109.0) == 9.0
+    seen.note(at("2"), 111.0)
+    assert seen.age(112.0) == 1.0
+
+
+@pytest.mark.parametrize("changed", [{"renewTime": "2027-01-15T08:01:07.821860Z"}, {"holderIdentity": "two"}])
+def test_a_restored_etcd_gives_a_version_twice_and_a_renewal_shows_all_the_same(changed: dict[str, str]) -> None:
+    spec = {"holderIdentity": "one", "leaseDurationSeconds": 15, "renewTime": "2027-01-15T08:00:34.456601Z"}
+    stored = {"metadata": {"uid": "u", "resourceVersion": "84"}, "spec": spec}
+    seen = LeaseObservation()
+    seen.note(stored, 100.0)
+    seen.note({**stored, "spec": {**spec, **changed}}, 133.0)
+    assert seen.age(133.0) == 0.0
