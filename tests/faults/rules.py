@@ -219,7 +219,7 @@ class Rules:
         for kind in JOB_KINDS if self.site.has_namespace() else ():
             if not self._leaders(kind):
                 for one in self._puppets:
-                    if kind in one.kinds and not one.dead and not one.leaving:
+                    if kind in one.kinds and not (one.dead or one.leaving or one.process.stopped):
                         text = f"does not lead the {kind.kind}s, and nobody does"
                         # Three requests, one after the other, come before a write; and what a host that was killed
                         # has left in a namespace is waited for.
