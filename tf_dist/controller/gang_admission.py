@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Final
 
 from tf_dist.controller.informers.informer_set import InformerSet
@@ -101,10 +100,11 @@ class GangAdmission:
         with self._lock:
             if not self._has_decided or not known.waits:
                 return None
-            with suppress(KeyError):  # it has not been decided about yet
+            try:
                 waits = self._admitter.explain(known.uid)
-                return waits if isinstance(waits, Wait) else None
-            return None
+            except KeyError:  # it has not been decided about yet
+                return None
+            return waits if isinstance(waits, Wait) else None
 
     def outdated(self, known: JobEntry) -> bool:
         """Whether the verdict on a job was for an earlier version, so that it must be decided again.
@@ -120,9 +120,9 @@ class GangAdmission:
             return self._admitter.queue_usages() if self._has_decided else {}
 
     def withdraw(self, uid: str, *, set_aside: bool = False) -> None:
-        """Decide again about a job whose verdict was not written. ``set_aside``:
+        """Decide again about a job whose verdict was not written.
 
-        only after the job has changed, or ``readmit`` is called.
+        ``set_aside``: only after the job has changed, or ``readmit`` is called.
         """
         with self._lock:
             if uid not in self._given:

@@ -53,8 +53,7 @@ class JobRef(NamedTuple):
         return f"{self.namespace}/{self.name}"
 
 
-CLUSTER_DOMAIN_VARIABLE: Final = "CUSTOM_CLUSTER_DOMAIN"
-"""The training operator's own variable."""
+CLUSTER_DOMAIN_VARIABLE: Final = "CUSTOM_CLUSTER_DOMAIN"  # the training operator's own
 
 
 def cluster_domain(environ: Mapping[str, str] = os.environ) -> str:
@@ -84,10 +83,8 @@ class ControllerSettings:
 
     @property
     def owned_kinds(self) -> tuple[Resource, ...]:
-        """The kinds of objects that are created for jobs in addition to pods. Only Volcano's plugins need
-        more than services.
-        """
-        volcano = (CONFIG_MAPS, NETWORK_POLICIES) if self.volcano_jobs else ()
+        """The kinds of objects, other than pods, that are created for jobs."""
+        volcano = (CONFIG_MAPS, NETWORK_POLICIES) if self.volcano_jobs else ()  # for plugins
         return (SERVICES, *volcano, *((POD_DISRUPTION_BUDGETS,) if self.disruption_budgets else ()))
 
     @property

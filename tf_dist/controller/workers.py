@@ -85,7 +85,7 @@ class Workers:
         self._lookup = lookup
         self._on_leadership_lost = on_leadership_lost
         self._workers = max(1, context.settings.workers)
-        # What was logged last of a job that cannot be reconciled, and of which job: once, and not for each attempt.
+        # The uid and the last logged error of a job that cannot be reconciled: an error that lasts is logged once.
         self._logged: dict[JobRef, tuple[str, str]] = {}
         self._server_logged = -math.inf  # when a failure of the server was logged last
         # When a status was written last, or that job was reconciled first, and its uid.

@@ -53,6 +53,7 @@ from tf_dist.core.reconciler.commands import COMMAND, is_command_to
 from tf_dist.errors import ClusterError, Forbidden, NotFound
 
 T = TypeVar("T")
+_LOG = logging.getLogger(__name__)
 _MAX_PODS: Final = 5_000
 # What makes rules for admission. Any of them may be missing: then there is no such rule.
 ADMISSION_CONFIG_KINDS: Final = (QUEUES, PRIORITY_CLASSES)
@@ -81,7 +82,7 @@ class DeletedPods:
                 self._drop(oldest, next(iter(self._pods[oldest])))
 
     def of(self, job: str, present: Iterable[Object]) -> tuple[PodView, ...]:
-        """The deleted pods of a job, by its ``names.owned_by_key``, except those in ``present``, its pods as just read.
+        """The deleted pods of a job (``names.owned_by_key``), except those in ``present``, its pods as just read.
 
         A pod that left after that is still present in this pass. The next pass finds it here.
         """
@@ -109,9 +110,6 @@ class JobPods(NamedTuple):
 
     present: list[Object]
     gone: tuple[PodView, ...]
-
-
-_LOG = logging.getLogger(__name__)
 
 
 class InformerSet:
@@ -209,10 +207,7 @@ class InformerSet:
                 informer.refresh()
 
     def relist(self, *, doubted: bool = False) -> None:
-        """List everything again; ``synced`` is False until that is done.
-
-        ``doubted``: see ``Informer.relist``.
-        """
+        """List everything again; ``synced`` is False until that is done. ``doubted``: see ``Informer.relist``."""
         for informer in self._all():
             informer.relist(doubted=doubted)
 
@@ -454,10 +449,7 @@ class InformerSet:
     # What admission decides on
 
     def changes(self, jobs: Mapping[str, AdmissionRequest | None], *, whole: bool) -> AdmissionChanges:
-        """The changes for admission: these jobs, changed nodes and pods since the last call, and the configuration.
-
-        ``whole``: all nodes and pods.
-        """
+        """These jobs, nodes and pods that have changed since the last call (``whole``: all), and the configuration."""
         kinds = (*ADMISSION_CONFIG_KINDS, RUNTIME_CLASSES, LIMIT_RANGES, VOLCANO_QUEUES)
         with self._noting:
             noted, self._noted = self._noted, ({}, {})
@@ -498,10 +490,13 @@ class InformerSet:
             return
         with self._noting:
             if self._noted is not None:
-                self._noted[0].update({one["metadata"]["uid"]: None for one in (old,) if one is not None})
-                self._noted[0].update({one["metadata"]["uid"]: one for one in (new,) if one is not None})
+                if old is not None:
+                    self._noted[0][old["metadata"]["uid"]] = None
+                if new is not None:
+                    self._noted[0][new["metadata"]["uid"]] = new
         self._owner_changed(new or old, _version(new))
-        if not _occupies_node(new) and (old is None or _occupies_node(old)):
+        occupied, occupies = (one is not None and not has_ended(one) for one in (old, new))
+        if not occupies and (old is None or occupied):
             self._on_capacity_freed()
 
     def _command_changed(self, old: Object | None, new: Object | None) -> None:
@@ -549,7 +544,3 @@ class _MemoizedByIdentity(Generic[T]):
 def _version(new: Object | None) -> int:
     """The version of an added or changed object; 0 for a deleted one."""
     return 0 if new is None else resource_version_of(new)
-
-
-def _occupies_node(pod: Object | None) -> bool:
-    return pod is not None and not has_ended(pod)

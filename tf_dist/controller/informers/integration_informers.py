@@ -127,16 +127,12 @@ class IntegrationInformers:
             except ClusterError as error:
                 _LOG.warning("cannot discover gang scheduler name=%s: %s", scheduler.name, error)
                 return found
-            self._keep(scheduler.name, detected)
+            with self._lock:
+                if not self._ended:
+                    self._found[scheduler.name] = detected
+                    for informer in detected.informers.values() if self._followed else ():
+                        informer.start()
             return detected
-
-    def _keep(self, name: str, found: _ServedIntegration) -> None:
-        with self._lock:
-            if self._ended:
-                return
-            self._found[name] = found
-            for informer in found.informers.values() if self._followed else ():
-                informer.start()
 
     def _retire_absent(self, name: str) -> None:
         """Discard a scheduler whose API was removed or is served in another version. Its objects may still exist."""

@@ -188,11 +188,7 @@ def same_spec_and_status(old: Object, new: Object) -> bool:
 
 def same_config(old: Object, new: Object) -> bool:
     """Whether two versions of a queue or a priority class have the same rules, independent of the queue's status."""
-    return _rule_parts(old) == _rule_parts(new)
-
-
-def _rule_parts(stored: Object) -> Object:
-    return {key: value for key, value in stored.items() if key not in ("metadata", "status")}
+    return all(old.get(part) == new.get(part) for part in (old.keys() | new.keys()) - {"metadata", "status"})
 
 
 def same_but_version(old: Object | None, new: Object | None) -> bool:
