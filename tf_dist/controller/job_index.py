@@ -25,26 +25,20 @@ from tf_dist.core.reconciler.job_context import with_default_scheduler
 
 @dataclass(frozen=True, slots=True)
 class JobEntry:
-    """A stored job and its parsed form.
-
-    ``problem``: why its memory cannot be read. ``job`` is the job in force: of the current spec, or of the last
-    accepted one (see ``accepted_spec``). ``status`` is the stored memory, ``remembered`` that of the last pass if it
-    was not written. ``gang``: the gang scheduler of jobs that name none ("": tf-dist itself).
-    """
+    """A stored job and its parsed form."""
 
     ref: JobRef
     stored: Object
     reading: StoredSpec
-    status: Status
-    problem: Exception | None = None
-    remembered: Status | None = None
-    gang: str = ""
-    admission_version: object = None
-    """Stays the same object while nothing of the job changes that admission reads."""
+    status: Status  # the stored memory
+    problem: Exception | None = None  # why the memory cannot be read
+    remembered: Status | None = None  # the memory of the last pass if it was not written
+    gang: str = ""  # the gang scheduler of jobs that name none ("": tf-dist itself)
+    admission_version: object = None  # stays the same object while nothing changes that admission reads of the job
 
     @property
     def job(self) -> Job | None:
-        """The job in force; None if there is none."""
+        """The job in force, of the current or the last accepted spec (``accepted_spec``); None if there is none."""
         return self.reading.job
 
     @property

@@ -99,26 +99,23 @@ class MetricsRecorder:
 
 @dataclass(frozen=True, slots=True)
 class InformerStats:
-    """One informer. ``age``: seconds since the server last said anything; ``idle``: since its thread came round.
-
-    ``dead``: its thread has ended by itself. ``lists``: how often it has listed everything.
-    """
+    """One informer."""
 
     resource: str
-    age: float
-    idle: float
-    dead: bool
-    lists: int
+    age: float  # seconds since the server's last response or event
+    idle: float  # seconds since the last round of its thread
+    dead: bool  # whether its thread has ended by itself
+    lists: int  # how often it has listed everything
 
 
 @dataclass(frozen=True, slots=True)
 class WorkQueueStats:
-    """The work queue and its workers. ``running``: what workers are busy with, and for how many seconds."""
+    """The work queue and its workers."""
 
-    depth: int = 0
+    depth: int = 0  # jobs that wait for a worker
     adds: int = 0
     retries: int = 0
-    running: Mapping[str, float] = field(default_factory=dict)
+    running: Mapping[str, float] = field(default_factory=dict)  # busy workers: job and seconds
     workers: int = 0
 
 
@@ -132,16 +129,13 @@ class QueueStats:
 
 @dataclass(frozen=True, slots=True)
 class ControllerStats:
-    """One controller. ``jobs`` by phase and ``gangs`` by queue: of jobs that it leads now.
-
-    ``loop_age``: seconds since the admission loop began its last round.
-    """
+    """One controller. Jobs and gangs are those that it leads now."""
 
     work: WorkQueueStats
     informers: tuple[InformerStats, ...] = ()
-    jobs: Mapping[str, int] = field(default_factory=dict)
-    gangs: Mapping[str, QueueStats] = field(default_factory=dict)
-    loop_age: float = 0.0
+    jobs: Mapping[str, int] = field(default_factory=dict)  # by phase
+    gangs: Mapping[str, QueueStats] = field(default_factory=dict)  # by queue
+    loop_age: float = 0.0  # seconds since the admission loop began its last round
 
 
 def gangs_by_queue(jobs: Mapping[JobMetricsKey, int], queues: Iterable[str]) -> dict[str, QueueStats]:
@@ -159,13 +153,10 @@ def gangs_by_queue(jobs: Mapping[JobMetricsKey, int], queues: Iterable[str]) -> 
 
 
 class JobMetricsKey(NamedTuple):
-    """How a job stands, as far as metrics tell jobs apart: those that stand alike are counted together.
-
-    ``queue``: the one it names; None: it is not a gang of any, for it is over or cannot be read.
-    """
+    """What metrics distinguish about a job. Jobs with the same key are counted together."""
 
     resource: Resource
     phase: str
-    queue: str | None
+    queue: str | None  # the queue that it names; None: it is over or cannot be read, so it is not a gang of any queue
     waits: bool
     admitted: bool
