@@ -9,7 +9,7 @@ tried on the nodes and quotas themselves (``WhatIf``), and always rolled back.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -57,11 +57,8 @@ class WhatIf:
 
     def to(self, count: int) -> int:
         """Assume ``count`` steps as done. Returns their number, if there are fewer."""
-        snapshot = self._cache.assumed_pods.snapshot
         if count < self.count:
-            for step in reversed(self._known[count : self.count]):
-                self._cache.quotas.take(step.entry.queue, step.quota)
-            snapshot.rollback(self._marks[count])
+            self._cache.rollback(self._marks[count])
             del self._marks[count:]
         while self.count < count:
             if self.count == len(self._known):
@@ -70,11 +67,8 @@ class WhatIf:
                     break
                 self._known.append(more)
             step = self._known[self.count]
-            self._cache.quotas.give(step.entry.queue, step.quota)
-            self._marks.append(snapshot.mark())
-            for shape, node, number in step.pods:
-                if node in snapshot:
-                    snapshot.give(shape, node, number)
+            self._marks.append(self._cache.mark())
+            self._cache.suppose(step.entry.queue, step.quota, step.pods, released=True)
         return self.count
 
     def __enter__(self) -> Self:
@@ -82,23 +76,6 @@ class WhatIf:
 
     def __exit__(self, *_: object) -> None:
         self.to(0)
-
-
-def retake(cache: SchedulerCache, step: Release, nodes: Container[str]) -> bool:
-    """Take back the capacity of a step if ``nodes`` have enough. Returns whether they had; otherwise nothing
-    changes.
-    """
-    snapshot = cache.assumed_pods.snapshot
-    here = [pods for pods in step.pods if pods.node in nodes and pods.node in snapshot]
-    mark = snapshot.mark()
-    for shape, node, count in here:
-        snapshot.take(shape, node, count)
-    table = snapshot.table
-    if any(table.cells[column][table.row[node]] < 0 for shape, node, _ in here for column, _ in shape.requests):
-        snapshot.rollback(mark)
-        return False
-    snapshot.commit(mark)
-    return True
 
 
 def find_now(cache: SchedulerCache, entry: Workload, counts: Counts) -> NodeAssignments | None:
@@ -172,7 +149,7 @@ class Reservation:
     @property
     def need(self) -> Resources:
         """The quota that it needs."""
-        return self.entry.request.need(self.counts) if self.entry.request else {}
+        return self.entry.need(self.counts)
 
     @property
     def pods(self) -> list[PodsOnNode]:
@@ -182,9 +159,8 @@ class Reservation:
 
 def placed_pods(entry: Workload, nodes: NodeAssignments) -> list[PodsOnNode]:
     """The pods of a gang on these nodes, by class and node."""
-    wants = entry.request.wants if entry.request else ()
     together: Counter[tuple[PodClass, str]] = Counter()
-    for want, placed in zip(wants, nodes, strict=True):
+    for want, placed in zip(entry.wants, nodes, strict=True):
         for node, count in placed.items():
             together[want.shape, node] += count
     return [PodsOnNode(shape, node, count) for (shape, node), count in together.items()]
@@ -230,8 +206,8 @@ def make_reservation(
     for one in earlier:
         if one.entry.queue == entry.queue:
             released = subtract_resources(released, subtract_resources(one.need, one.reserved_quota))
-    need = entry.request.need(counts) if entry.request else {}
-    short = {resource: value - max(Decimal(0), released.get(resource, Decimal(0))) for resource, value in need.items()}
+    need = entry.need(counts).items()
+    short = {resource: value - max(Decimal(0), released.get(resource, Decimal(0))) for resource, value in need}
     after = steps[-1].entry if len(steps) > len(underway) else None
     return Reservation(
         entry=entry,
@@ -287,18 +263,13 @@ def with_reserved_kept(cache: SchedulerCache, reserved: Sequence[Reservation]) -
 @contextmanager
 def _taken(cache: SchedulerCache, taken: list[tuple[str, Resources, Sequence[PodsOnNode]]]) -> Iterator[None]:
     """Nodes and quota without the taken capacity, by queue."""
-    snapshot = cache.assumed_pods.snapshot
-    mark = snapshot.mark()
+    mark = cache.mark()
     for queue, quota, pods in taken:
-        cache.quotas.take(queue, quota)
-        for shape, node, count in pods:
-            snapshot.take(shape, node, count)
+        cache.suppose(queue, quota, pods)
     try:
         yield
     finally:
-        snapshot.rollback(mark)
-        for queue, quota, _ in taken:
-            cache.quotas.give(queue, quota)
+        cache.rollback(mark)
 
 
 class ReservationCache:

@@ -10,6 +10,7 @@ from math import inf
 from typing import Final, NamedTuple
 
 from tf_dist.core.gang.placement.pod_sets import (
+    Counts,
     GangRequest,
     GangRequests,
     PodClass,
@@ -218,15 +219,6 @@ def subtract_pods(pods: Iterable[PodsOnNode], others: Iterable[PodsOnNode]) -> l
     return [PodsOnNode(shape, node, count) for (shape, node), count in left.items() if count > 0]
 
 
-def resizable(gang: Gang, request: GangRequest | None) -> tuple[bool, bool]:
-    """Whether it may have fewer or more pods, and whether it has started below its smallest size, so that the
-    rest waits for capacity.
-    """
-    counts = [(assigned_count(gang, want.member), want) for want in (request.wants if request is not None else ())]
-    elastic = any(count > want.least or count < want.most for count, want in counts)
-    return elastic, any(count < want.least for count, want in counts)
-
-
 def assigned_placement(gang: Gang, sizes: Sizes) -> Placement:
     """Its placement, reduced to these sizes by removing the highest indexes."""
     kept = {type_: Counter(nodes_by_index(gang, type_)[:count]) for type_, count in sizes.items()}
@@ -306,6 +298,15 @@ class Workload:
     def queue(self) -> str:
         """The name of its queue."""
         return self.gang.queue or DEFAULT_QUEUE
+
+    @property
+    def wants(self) -> tuple[PodSetRequest, ...]:
+        """Its members; none, if it is invalid."""
+        return self.request.wants if self.request is not None else ()
+
+    def need(self, counts: Counts) -> Resources:
+        """The sum of the requests of these pods of each member."""
+        return self.request.need(counts) if self.request is not None else {}
 
     @property
     def admitted(self) -> bool:
@@ -448,6 +449,9 @@ class SchedulerCache:
         self._requests = GangRequests(self.assumed_pods.snapshot.shape)
         self._orphans: Mapping[str, Resources] = {}
         self._rules = 0
+        # What is supposed of the quotas, and for each mark its length and the mark of the nodes.
+        self._supposed: list[tuple[str, Resources, bool]] = []
+        self._marks: list[tuple[int, int]] = []
 
     @property
     def limits(self) -> tuple[int, int]:
@@ -581,6 +585,36 @@ class SchedulerCache:
         entry.released_pods, entry.released_resources = released_pods, released_resources
         self.departing[entry.uid] = entry
 
+    # -- hypothetical states --
+
+    def mark(self) -> int:
+        """Start to record what is supposed, until ``rollback`` with this mark."""
+        self._marks.append((len(self._supposed), self.assumed_pods.snapshot.mark()))
+        return len(self._marks) - 1
+
+    def suppose(self, queue: str, quota: Resources, pods: Iterable[PodsOnNode] = (), *, released: bool = False) -> None:
+        """Suppose that a queue uses this quota, and nodes have these pods, or that they are ``released``.
+
+        Unknown nodes are ignored.
+        """
+        (self.quotas.give if released else self.quotas.take)(queue, quota)
+        self._supposed.append((queue, quota, released))
+        snapshot = self.assumed_pods.snapshot
+        for shape, node, number in pods:
+            if node in snapshot:
+                snapshot.take(shape, node, -number if released else number)
+
+    def rollback(self, mark: int) -> None:
+        """Undo what was supposed since the mark, and drop later marks."""
+        supposed, nodes = self._marks[mark]
+        del self._marks[mark:]
+        while len(self._supposed) > supposed:
+            queue, quota, released = self._supposed.pop()
+            (self.quotas.take if released else self.quotas.give)(queue, quota)
+        self.assumed_pods.snapshot.rollback(nodes)
+
+    # -- usage --
+
     def _counted(self, gang: Gang, known: Workload | None = None) -> tuple[GangRequest | None, str, Usage]:
         """The request of a gang, or its problem, and its usage. ``known``: a gang with the same request.
 
@@ -632,10 +666,10 @@ class SchedulerCache:
                 insort(order.setdefault(entry.queue, []), rank)
             self.ends.put(entry.gang, entry.held.pods)
             insort(self.moves, (entry.changed_at, entry.uid))
-            elastic, partial = resizable(entry.gang, entry.request)
-            if elastic:
+            counts = [(assigned_count(entry.gang, want.member), want) for want in entry.wants]
+            if any(count > want.least or count < want.most for count, want in counts):
                 self.elastic[entry.uid] = entry
-            if partial:
+            if any(count < want.least for count, want in counts):
                 self.partial[entry.uid] = entry
 
     def _unlist(self, entry: Workload) -> None:

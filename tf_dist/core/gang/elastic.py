@@ -67,7 +67,7 @@ class _Growth:
     @property
     def one_more(self) -> Counts:
         """Counts with one pod of this member, and none of the others."""
-        return tuple(int(want is self.want) for want in _wants(self.entry))
+        return tuple(int(want is self.want) for want in self.entry.wants)
 
 
 def _speed(pods: int) -> float:
@@ -90,7 +90,7 @@ def grow_gangs(cache: SchedulerCache, now: float, policy: AdmissionPolicy) -> li
     heap = [(one.rank, one) for entry in cache.elastic.values() for one in _growths(cache, entry, now, policy)]
     heapify(heap)
     done: list[_Growth] = []
-    mark = cache.assumed_pods.snapshot.mark()
+    mark = cache.mark()
     while heap:
         _, one = heappop(heap)
         node = _take_one_more(cache, one)
@@ -100,17 +100,15 @@ def grow_gangs(cache: SchedulerCache, now: float, policy: AdmissionPolicy) -> li
         one.extra.append(node)
         cache.resource_quotas.suppose(one.entry.gang, one.one_more)
         one.nodes[node] += 1
-        cache.quotas.take(one.entry.queue, one.want.member.requests)
+        cache.suppose(one.entry.queue, one.want.member.requests)
         if one.now < one.want.most:
             heappush(heap, (one.rank, one))
         else:
             done.append(one)
-    cache.assumed_pods.snapshot.rollback(mark)
+    cache.rollback(mark)
     cache.resource_quotas.forget()
     grown: dict[str, list[_Growth]] = {}
     for one in done:
-        for _ in one.extra:
-            cache.quotas.give(one.entry.queue, one.want.member.requests)
         saved = one.remaining * (1 - _speed(one.size) / _speed(one.now)) if one.extra else 0.0
         if one.extra and (one.entry.gang.live or saved > _WORTH * policy.restart_cost):
             grown.setdefault(one.entry.uid, []).append(one)
@@ -118,8 +116,8 @@ def grow_gangs(cache: SchedulerCache, now: float, policy: AdmissionPolicy) -> li
     for _, growths in sorted(grown.items()):
         entry = growths[0].entry
         more = {one.want.type: one.extra for one in growths}
-        counts = tuple(len(more.get(want.type, ())) for want in _wants(entry))
-        nodes = [dict(Counter(filter(None, more.get(want.type, ())))) for want in _wants(entry)]
+        counts = tuple(len(more.get(want.type, ())) for want in entry.wants)
+        nodes = [dict(Counter(filter(None, more.get(want.type, ())))) for want in entry.wants]
         gangs.append(with_more(entry, counts, nodes, now))
     return gangs
 
@@ -132,8 +130,8 @@ def _growths(cache: SchedulerCache, entry: Workload, now: float, policy: Admissi
         return
     known = expected_end(gang, now)
     remaining = max(_AT_LEAST, now - gang.assigned.at) if known == inf else max(1.0, known - now)
-    on = Counter(node for want in _wants(entry) for node in entry.nodes_by_index(want.type) if node)
-    for want in _wants(entry):
+    on = Counter(node for want in entry.wants for node in entry.nodes_by_index(want.type) if node)
+    for want in entry.wants:
         size = assigned_count(gang, want.member)
         if size < want.most:
             yield _Growth(entry, want, size, remaining, on)
@@ -144,17 +142,13 @@ def with_more(entry: Workload, counts: Counts, nodes: NodeAssignments, now: floa
     gang = entry.gang
     sizes = assigned_counts(gang)
     placement = {type_: Counter(pods) for type_, pods in assigned_placement(gang, sizes).items()}
-    for want, count, pods in zip(_wants(entry), counts, nodes, strict=True):
+    for want, count, pods in zip(entry.wants, counts, nodes, strict=True):
         sizes[want.type] += count
         if gang.pinned and pods:
             placement.setdefault(want.type, Counter()).update(pods)
     at = gang.assigned.at if gang.assigned else now
     chosen = {type_: dict(sorted(pods.items())) for type_, pods in placement.items()}
     return replace(gang, assigned=AssignedPods(at=at, sizes=sizes, placement=chosen, resized=now))
-
-
-def _wants(entry: Workload) -> tuple[PodSetRequest, ...]:
-    return entry.request.wants if entry.request else ()
 
 
 def _take_one_more(cache: SchedulerCache, one: _Growth) -> str | None:

@@ -21,7 +21,6 @@ from tf_dist.core.gang.backfill import (
     find_now,
     placed_pods,
     releases_underway,
-    retake,
 )
 from tf_dist.core.gang.cache import (
     SchedulerCache,
@@ -115,7 +114,7 @@ class _Planner:
 
     @property
     def need(self) -> Resources:
-        return self.entry.request.need(self.counts) if self.entry.request else {}
+        return self.entry.need(self.counts)
 
     def plan(self, order: dict[str, list[tuple[int, float, float, str]]]) -> PreemptionPlan | None:
         """Whole gangs are preempted in this ``order``, which the cache keeps by queue."""
@@ -212,11 +211,10 @@ class _Planner:
     def _needed_on(self, nodes: NodeAssignments, steps: list[Release]) -> list[Release]:
         """The steps that are needed on these nodes. The most important gangs are spared first."""
         cache, need, snapshot = self.cache, self.need, self.cache.assumed_pods.snapshot
+        before = cache.mark()
         pods = placed_pods(self.entry, nodes)
         named = {one.node for one in pods}
-        mark = snapshot.mark()
-        for shape, node, count in pods:
-            snapshot.take(shape, node, count)
+        cache.suppose(self.entry.queue, {}, pods)
         spared: set[int] = set()
         evicted: set[str] = set()
         reclaimed = Counter(step.entry.queue for step in steps if self._reclaims(step))
@@ -224,18 +222,19 @@ class _Planner:
             step = steps[at]
             if step.entry.uid in evicted:
                 continue  # it goes as a whole, and so do these pods
-            cache.quotas.take(step.entry.queue, step.quota)
             others = reclaimed - Counter([step.entry.queue]) if self._reclaims(step) else reclaimed
-            if cache.quotas.fits(self.entry.queue, need) and self._may_reclaim(others) and retake(cache, step, named):
+            here = [pods for pods in step.pods if pods.node in named]
+            mark = cache.mark()
+            cache.suppose(step.entry.queue, step.quota, here)
+            fits = cache.quotas.fits(self.entry.queue, need) and self._may_reclaim(others)
+            if fits and not snapshot.is_exceeded(here):
                 spared.add(at)
                 reclaimed = others
                 continue
-            cache.quotas.give(step.entry.queue, step.quota)
+            cache.rollback(mark)
             if not step.type:
                 evicted.add(step.entry.uid)
-        snapshot.rollback(mark)
-        for at in spared:
-            cache.quotas.give(steps[at].entry.queue, steps[at].quota)
+        cache.rollback(before)
         return [step for at, step in enumerate(steps) if at not in spared]
 
     def _needed_anywhere(self, steps: list[Release]) -> list[Release]:
@@ -268,7 +267,7 @@ def _surplus(
     """Pods beyond the floor; ``left``: the nodes of the remaining ones."""
     order = []
     for entry in entries:
-        for want in entry.request.wants if entry.request else ():
+        for want in entry.wants:
             nodes = left.get((entry.uid, want.type)) or list(entry.nodes_by_index(want.type))
             if len(nodes) > floor(want):
                 left[entry.uid, want.type] = nodes
@@ -295,7 +294,7 @@ def issue_preemptions(cache: SchedulerCache, plan: PreemptionPlan, entry: Worklo
             message=messages.shrink_text(before, sizes, messages.gang_text(entry.gang, victim.gang.key)),
         )
         pods: list[PodsOnNode] = []
-        for want in victim.request.wants if victim.request else ():
+        for want in victim.wants:
             last = last_nodes(victim.nodes_by_index(want.type), fewer.get(want.type, 0))
             pods += [PodsOnNode(want.shape, node, count) for node, count in sorted(last.items()) if node]
         gone = total_resources((member.requests, fewer.get(member.type, 0)) for member in victim.gang.members)

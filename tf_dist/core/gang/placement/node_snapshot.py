@@ -27,6 +27,7 @@ from tf_dist.core.gang.placement.pod_sets import (
     UNLIMITED,
     PodClass,
     PodClassRegistry,
+    PodsOnNode,
     Requests,
     from_units,
     is_extended_resource,
@@ -149,25 +150,21 @@ class NodeTable:
                 line[rows] += value * amounts
             self._find_keys(rows)
         else:
-            for row, number in times.items():
-                self._add_to_row(requests, row, number * sign)
+            # The key follows each column: for a few rows that is quicker than to find it anew.
+            for column, value in requests:
+                line, part = self.cells[column], self._key_parts.get(column)
+                for row, number in times.items():
+                    before = line[row]
+                    after = line[row] = before + value * number * sign
+                    if part is not None:
+                        most, weights = part
+                        weight = weights[row]
+                        if weight:
+                            # Conditions, for calls of min and max would be half the time that this takes.
+                            counted = most if after > most else after if after > 0 else 0
+                            counted -= most if before > most else before if before > 0 else 0
+                            self._key_cells[row] += counted * weight
         self._touch(times)
-
-    def _add_to_row(self, requests: Requests, row: int, times: int) -> None:
-        # The key follows each column: for a few rows that is quicker than to find it anew.
-        for column, value in requests:
-            line = self.cells[column]
-            before = line[row]
-            after = line[row] = before + value * times
-            part = self._key_parts.get(column)
-            if part is not None:
-                most, weights = part
-                weight = weights[row]
-                if weight:
-                    # Conditions, for calls of min and max would be half the time that this takes.
-                    counted = most if after > most else after if after > 0 else 0
-                    counted -= most if before > most else before if before > 0 else 0
-                    self._key_cells[row] += counted * weight
 
     def _touch(self, rows: Iterable[int]) -> None:
         self.touched.extend(rows)
@@ -325,7 +322,6 @@ class TopologyDomains:
     """The values of a label, in order, with the rows of the nodes that have each value."""
 
     def __init__(self, label: str, nodes: Sequence[Node]) -> None:
-        self.label = label
         values = [node.labels.get(label) for node in nodes]
         self.names = sorted({value for value in values if value is not None})
         number = {name: at for at, name in enumerate(self.names)}
@@ -495,6 +491,11 @@ class NodeSnapshot:
         if self._marks:
             self._log.append((requests, times))
         self.table.add(requests, times, -1)
+
+    def is_exceeded(self, pods: Iterable[PodsOnNode]) -> bool:
+        """Whether the nodes of these pods have less than nothing of a resource that the pods request."""
+        cells, row = self.table.cells, self.table.row
+        return any(cells[column][row[node]] < 0 for shape, node, _ in pods for column, _ in shape.requests)
 
     # -- undo --
 
