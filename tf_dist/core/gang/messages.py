@@ -274,7 +274,7 @@ def unsatisfiable(cache: SchedulerCache, entry: Workload, request: GangRequest) 
     lack = cache.quotas.lack(entry.queue, {})
     if lack is not None:
         return Wait(reason=lack.reason, message=str(lack))
-    beyond = cache.resource_quotas.never(entry.gang, request.least)
+    beyond = cache.resource_quotas.beyond(entry.gang, request.least, empty=True)
     if beyond is not None:
         return Wait(reason=Reason.NEVER_FITS, message=str(beyond))
     lack = cache.quotas.lack(entry.queue, request.need(request.least))

@@ -20,7 +20,7 @@ from typing import Any
 
 from tf_dist.core.gang.cache import EquivalentGangs, Rank, Workload
 from tf_dist.core.gang.quota import Quotas, Share
-from tf_dist.core.gang.types import AdmissionPolicy, Gang
+from tf_dist.core.gang.types import AdmissionPolicy
 
 
 @dataclass(slots=True, eq=False)
@@ -123,7 +123,11 @@ class PendingQueues:
         gang = entry.gang
         if entry.request is None or gang.inadmissible:
             return
-        since = entry.since + (0.0 if starving else shortest_job_delay(gang, self.policy))
+        magnitude = None if gang.estimate is None else _magnitude(gang.estimate)
+        since = entry.since
+        if not starving:  # others may be this much younger and still be served first
+            length = _magnitude(self.policy.assumed) if magnitude is None else magnitude
+            since += min(self.policy.starving, self.policy.stretch * 2.0**length)
         rank = Rank(-gang.nominated, -gang.priority, not starving, since, gang.created_at, gang.key, gang.uid)
         key = (
             id(entry.request),
@@ -133,7 +137,7 @@ class PendingQueues:
             gang.priority,
             gang.preempts,
             gang.patience,
-            _magnitude(gang.estimate),
+            magnitude,
         )
         queue = self.queues.setdefault(entry.queue, PendingQueue())
         insort(queue.order, rank)
@@ -147,16 +151,8 @@ class PendingQueues:
             heappush(self._starving, (entry.since + self.policy.starving, entry.uid))
 
 
-def shortest_job_delay(gang: Gang, policy: AdmissionPolicy) -> float:
-    """Seconds by which others may be younger than the gang and still be served first."""
-    magnitude = _magnitude(gang.estimate if gang.estimate is not None else policy.assumed)
-    return min(policy.starving, policy.stretch * 2.0 ** (magnitude or 0))
-
-
-def _magnitude(estimate: float | None) -> int | None:
+def _magnitude(estimate: float) -> int:
     """The smallest power of two that is not less than an estimate, because estimates are not exact."""
-    if estimate is None:
-        return None
     mantissa, exponent = frexp(max(1.0, min(estimate, 1e12)))
     return exponent - 1 if mantissa == 0.5 else exponent
 

@@ -66,11 +66,6 @@ class ResourceAccount:
     line: tuple[ResourceAccount, ...] = ()
     """The accounts from the root of its tree down to itself."""
 
-    @property
-    def parent(self) -> ResourceAccount | None:
-        """The account from which it borrows."""
-        return self.line[-2] if len(self.line) > 1 else None
-
     def left(self) -> tuple[int, ResourceAccount]:
         """The available amount, and the account that limits it."""
         root = self.line[0]
@@ -124,11 +119,6 @@ class CohortNode:
     share: tuple[float, float] | None = None
     """Its relative borrowing and use, by weight; None: must be computed again."""
 
-    @property
-    def root(self) -> CohortNode:
-        """The top of its tree."""
-        return self.path[0]
-
     def holding(self) -> dict[str, int]:
         """The use by its gangs and those of the queues below it."""
         total = dict(self.unlimited)
@@ -159,10 +149,6 @@ def build_cohorts(queues: Iterable[Queue]) -> tuple[dict[str, CohortNode], dict[
         if parent and parent not in known:
             parents[parent] = ""
             problems[name] = f"its parent {parent} does not exist: it is taken for a queue without quotas"
-    return _cohort_nodes(known, parents), problems
-
-
-def _cohort_nodes(known: Mapping[str, Queue], parents: Mapping[str, str]) -> dict[str, CohortNode]:
     below: dict[str, list[str]] = {}
     for name in sorted(parents):
         below.setdefault(parents[name], []).append(name)
@@ -170,8 +156,7 @@ def _cohort_nodes(known: Mapping[str, Queue], parents: Mapping[str, str]) -> dic
     stack: list[tuple[str, tuple[CohortNode, ...]]] = [(name, ()) for name in reversed(below.get("", []))]
     while stack:
         name, above = stack.pop()
-        queue = known.get(name)
-        branch = CohortNode(name, max(1, queue.weight) if queue else 1, queue is not None)
+        branch = CohortNode(name, max(1, known[name].weight) if name in known else 1, name in known)
         branch.path = (*above, branch)
         branches[name] = branch
         if above:
@@ -182,7 +167,7 @@ def _cohort_nodes(known: Mapping[str, Queue], parents: Mapping[str, str]) -> dic
         _add_up(branch, known[branch.name].quotas if branch.defined else {})
     for branch in ordered:
         _draw_limits(branch, known[branch.name].quotas if branch.defined else {})
-    return branches
+    return branches, problems
 
 
 def _add_up(branch: CohortNode, quotas: Mapping[str, Quota]) -> None:
@@ -284,8 +269,9 @@ class Quotas:
     def __init__(self, queues: Iterable[Queue], capacity: Resources = MappingProxyType({})) -> None:
         self._branches, problems = build_cohorts(queues)
         self.problems: Mapping[str, str] = problems
+        self.gives = 0
+        """Increases whenever the share of some queue may have decreased."""
         self._capacity: dict[str, int] = {}
-        self._gives = 0
         self.put_capacity(capacity)
 
     def put_capacity(self, capacity: Resources) -> None:
@@ -294,7 +280,7 @@ class Quotas:
         if whole == self._capacity:
             return
         self._capacity = whole
-        self._gives += 1
+        self.gives += 1
         for branch in self._branches.values():
             branch.share = None
 
@@ -302,11 +288,6 @@ class Quotas:
         """Whether jobs may name this queue."""
         branch = self._branches.get(queue or DEFAULT_QUEUE)
         return branch is not None and branch.defined
-
-    @property
-    def gives(self) -> int:
-        """A number that increases whenever the share of some queue may have decreased."""
-        return self._gives
 
     @property
     def names(self) -> list[str]:
@@ -346,14 +327,13 @@ class Quotas:
     def fits(self, queue: str, need: Resources) -> bool:
         """Whether a gang with this request fits into its queue now: whether there is no ``lack``."""
         branch = self._branches.get(queue or DEFAULT_QUEUE)
-        if branch is None or not branch.defined:
-            return False
-        if branch.limits:
-            for resource, value in resources_in_billionths(need).items():
-                account = branch.limits.get(resource)
-                if account is not None and value > account.left()[0]:
-                    return False
-        return True
+        if branch is None or not branch.limits:
+            return branch is not None and branch.defined
+        for resource, value in resources_in_billionths(need).items():
+            account = branch.limits.get(resource)
+            if account is not None and value > account.left()[0]:
+                return False
+        return branch.defined
 
     def could_fit(self, queue: str, need: Resources) -> bool:
         """Whether it would fit if no other gang used anything. (True for a missing queue, which may be created.)"""
@@ -370,7 +350,7 @@ class Quotas:
     def give(self, queue: str, need: Resources) -> None:
         """Subtract usage of a gang from its queue."""
         self._move(self._branch(queue), need, -1)
-        self._gives += 1
+        self.gives += 1
 
     def used(self, queue: str) -> dict[str, Decimal]:
         """Usage of the gangs of this queue and of those below it."""
@@ -399,9 +379,10 @@ class Quotas:
             if branch.share is None:
                 most = 0.0
                 for account in branch.accounts.values():
-                    over, parent = account.used - account.quota, account.parent
-                    if over > 0 and parent:
-                        most = max(most, over / parent.possible if parent.possible > 0 else float("inf"))
+                    over = account.used - account.quota
+                    if over > 0 and len(account.line) > 1:
+                        lendable = account.line[-2].possible
+                        most = max(most, over / lendable if lendable > 0 else float("inf"))
                 branch.share = most / branch.weight, self._holding(branch) / branch.weight
             shares += branch.share
         return tuple(shares)
@@ -414,30 +395,20 @@ class Quotas:
         return self._holding(self._branch(queue))
 
     def reclaims(self, queue: str, need: Resources, victim: str) -> bool:
-        """Whether ``queue`` may take back quota from ``victim``:
-
-        if it is ``entitled``, and the victim's branch uses more than its own quota of a needed resource.
+        """Whether ``queue`` may take back quota from ``victim``: if it is ``entitled``, and the victim's branch uses
+        more than its own quota of a needed resource.
         """
-        if not self.entitled(queue, need, victim):
-            return False
         ours, theirs = self._branch(queue), self._branch(victim)
-        parting = _common_depth(ours, theirs)
-        return any(
-            _over(theirs, parting, resource) > 0
-            for resource in resources_in_billionths(need)
-            if resource in ours.limits
-        )
+        parting, limited = _common_depth(ours, theirs), (r for r, value in need.items() if value and r in ours.limits)
+        return self.entitled(queue, need, victim) and any(_over(theirs, parting, r) > 0 for r in limited)
 
     def entitled(self, queue: str, need: Resources, victim: str) -> bool:
         """Whether ``queue``'s branch, below the common ancestor of the two, stays within its nominal quota."""
         ours, theirs = self._branch(queue), self._branch(victim)
-        if ours is theirs or ours.root is not theirs.root:
+        if ours is theirs or ours.path[0] is not theirs.path[0]:
             return False
-        parting = _common_depth(ours, theirs)
-        wanted = {
-            resource: value for resource, value in resources_in_billionths(need).items() if resource in ours.limits
-        }
-        return all(_over(ours, parting, resource) + value <= 0 for resource, value in wanted.items())
+        parting, wanted = _common_depth(ours, theirs), resources_in_billionths(need)
+        return all(_over(ours, parting, r) + value <= 0 for r, value in wanted.items() if r in ours.limits)
 
     def _branch(self, queue: str) -> CohortNode:
         """A queue's node in the tree. A missing or deleted queue only has the use of its gangs."""

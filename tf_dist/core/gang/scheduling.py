@@ -81,22 +81,19 @@ class Scheduler:
         before = self.cache.entries.get(gang.uid)
         known = before and gang.assigned is None and (_queue_facts_key(before.gang), before.request, before.problem)
         entry = self.cache.put(gang)
-        self._confirm(gang)
-        if entry.admitted:
-            self._pending.remove(gang.uid)
-            self._new.discard(gang.uid)
-        elif known != (_queue_facts_key(gang), entry.request, entry.problem):
-            self._pending.put(entry)
-            self._new.add(gang.job_uid)
-
-    def _confirm(self, gang: Gang) -> None:
-        if gang.assigned is None:
+        if not entry.admitted:
             self._confirmed.discard(gang.uid)
         elif gang.uid not in self._confirmed:
             self._confirmed.add(gang.uid)
             if self._awaits_confirmation:
                 self.cache.changes += 1
                 self.cache.state += 1
+        if entry.admitted:
+            self._pending.remove(gang.uid)
+            self._new.discard(gang.uid)
+        elif known != (_queue_facts_key(gang), entry.request, entry.problem):
+            self._pending.put(entry)
+            self._new.add(gang.job_uid)
 
     def assume(self, uid: str, assigned: AssignedPods, fallback: int) -> None:
         """Assume the admission of a waiting gang, which may not be written yet."""
@@ -271,10 +268,12 @@ class SchedulingCycle:
                 return
             try:
                 # 2. Nominate: find quota and nodes beside all reservations. All free capacity is as earlier admissions
-                #    of this cycle leave it. A job that holds a worse fallback gives that back first.
+                #    of this cycle leave it. A job that provisionally holds a worse fallback gives that back first.
                 if entry.gang.fallback_of and self._preempts(entry.gang.fallback_of):
                     continue  # others are preempted for the way in which the job would rather start
-                withdrawn = self._withdraw_fallback(entry)
+                withdrawn = self._provisional.pop(entry.gang.job_uid, None)
+                if withdrawn is not None:
+                    self._cache.put(replace(withdrawn, assigned=None))
                 found = self._nominate(entry)
                 # 3. Admit: the gang uses its nodes and quota from now on, and the next of its group is a head.
                 if found is not None:
@@ -344,7 +343,10 @@ class SchedulingCycle:
             if name in self._cache.quotas:
                 strict = self._cache.queues[name].order is QueueingStrategy.STRICT_FIFO
                 queues[name] = QueueIterator(
-                    pending, strict=strict, asleep=self._is_unchanged, due=self._is_due_for_reservation
+                    pending,
+                    strict=strict,
+                    asleep=self._is_unchanged,
+                    due=lambda group: self._is_due(self._first(group)),
                 )
         while nominated := [queue for queue in queues.values() if queue and queue.head.nominated]:
             if head := self._head(min(nominated, key=lambda queue: queue.head)):
@@ -382,7 +384,7 @@ class SchedulingCycle:
     def _is_unchanged(self, group: EquivalentGangs) -> bool:
         """Whether its first gang could not start, and nothing has changed since."""
         entry = self._first(group)
-        if not all(self._is_known_to_lack(entry, counts) for counts in self._choices(entry)):
+        if not all(self._cache.assumed_pods.lacks(_request(entry), counts) for counts in self._choices(entry)):
             return False
         return not self._cache.departing and (
             bool(entry.gang.fallback_of)
@@ -390,25 +392,16 @@ class SchedulingCycle:
             or group.no_preemption_at == self._preemption_state(entry)
         )
 
-    def _is_due_for_reservation(self, group: EquivalentGangs) -> bool:
-        entry = self._first(group)
-        return self._is_due(entry) and not self._can_never_start(entry)
-
     def _is_due(self, entry: Workload) -> bool:
-        """Whether it has waited long enough for a reservation. Of a job's alternatives, the first that can
-        start gets it.
+        """Whether it gets a reservation: it has waited long enough, and can start. Of a job's alternatives, the first
+        that can start gets it.
         """
-        if self._waited(entry) < self._policy.patience_of(entry.gang):
+        if self._waited(entry) < self._policy.patience_of(entry.gang) or self._can_never_start(entry):
             return False
-        if entry.gang.fallback_of:
-            job = self._cache.entries[entry.gang.fallback_of]
-            better = [job]
-            for fallback in job.gang.fallbacks:
-                if fallback.uid == entry.uid:
-                    break
-                better.append(self._cache.entries[fallback.uid])
-            return all(way.request is None or self._can_never_start(way) for way in better)
-        return True
+        job = self._cache.entries[entry.gang.job_uid]
+        uids = [job.uid, *(fallback.uid for fallback in job.gang.fallbacks)]
+        better = [self._cache.entries[uid] for uid in uids[: uids.index(entry.uid)]]
+        return all(way.request is None or self._can_never_start(way) for way in better)
 
     def _waited(self, entry: Workload) -> float:
         return self.now - entry.since
@@ -430,7 +423,7 @@ class SchedulingCycle:
     def _nominate(self, entry: Workload) -> tuple[Counts, NodeAssignments] | None:
         """The pods and nodes with which a gang can start now, or None."""
         for counts in self._choices(entry):
-            nodes = None if self._is_known_to_lack(entry, counts) else self._find(entry, counts)
+            nodes = self._find(entry, counts)
             if nodes is not None:
                 full = _request(entry).full
                 return (counts, nodes) if counts == full else self._largest(entry, counts, full, nodes)
@@ -451,10 +444,9 @@ class SchedulingCycle:
         """The minimum with which it may start now."""
         return list(self._choices(entry))[-1]
 
-    def _is_known_to_lack(self, entry: Workload, counts: Counts) -> bool:
-        return self._cache.assumed_pods.lacks(_request(entry), counts)
-
     def _find(self, entry: Workload, counts: Counts) -> NodeAssignments | None:
+        if self._cache.assumed_pods.lacks(_request(entry), counts):
+            return None
         if self._cache.resource_quotas.beyond(entry.gang, counts, more=entry.admitted) is not None:
             return None
         return self._reservations.find_more(entry, counts) if entry.admitted else self._reservations.find(entry, counts)
@@ -506,13 +498,6 @@ class SchedulingCycle:
     #
     # Each way in which a job may start waits in a queue with the job's age, and uses nothing while it waits. A fallback
     # may come up before a better way, whose queue has a larger share: then it starts provisionally.
-
-    def _withdraw_fallback(self, entry: Workload) -> Gang | None:
-        """Undo a provisionally started fallback, because this better alternative can start."""
-        held = self._provisional.pop(entry.gang.job_uid, None)
-        if held is not None:
-            self._cache.put(replace(held, assigned=None))
-        return held
 
     def _keep_fallback(self, gang: Gang) -> None:
         """Start the job with this fallback, unless others were just preempted for a better alternative."""
@@ -632,7 +617,7 @@ class SchedulingCycle:
         first = [at for at in _by_priority(entry) if missing[at]]
         single_pods = [tuple(int(at == one) for at in range(len(missing))) for one in first]
         for counts in [needed] if any(needed) else single_pods:
-            nodes = None if self._is_known_to_lack(entry, counts) else self._find(entry, counts)
+            nodes = self._find(entry, counts)
             if nodes is not None:
                 gang = elastic.with_more(entry, *self._largest(entry, counts, missing, nodes), self.now)
                 self._resize(gang, messages.rest_text)
@@ -651,12 +636,11 @@ class SchedulingCycle:
 
     def _any_gang_waits(self) -> bool:
         """Whether a gang waits for capacity, and not for quota."""
-        for name, queue in self._pending.queues.items():
-            for group in queue.groups.values() if name in self._cache.quotas else ():
-                need = group.request.need(group.request.least)
-                if self._cache.quotas.fits(name, need) and not self._can_never_start(self._first(group)):
-                    return True
-        return False
+        return any(
+            self._cache.quotas.fits(group.queue, group.request.need(group.request.least))
+            and not self._can_never_start(self._first(group))
+            for group in self._groups()
+        )
 
 
 def _by_priority(entry: Workload) -> list[int]:

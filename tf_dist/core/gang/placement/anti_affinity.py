@@ -9,7 +9,7 @@ their nodes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
@@ -303,7 +303,11 @@ def exclusions(specs: Sequence[tuple[Document, Mapping[str, str], int]], namespa
         counted = tuple(filter(_is_counted, terms))
         predictable = predictable and every and len(counted) == len(terms)
         kinds.append(PodKind(namespace, _kept(labels), counted, host_ports(spec)))
-    keys = sorted(set(_keys(kinds)), key=str)
+    found: set[Key] = set()
+    for kind in kinds:
+        found |= {PortKey(port.protocol, port.number) for port in kind.ports} | {PortKey(*port) for port in kind.ports}
+        found |= {TermKey(term, own=term.selects(namespace, dict(kind.labels))) for term in kind.terms}
+    keys = sorted(found, key=str)
     counts = [count for _, _, count in specs]
     usable = [key for key in keys if _is_expressible(key, kinds, counts)][:MAX_EXCLUSIVES]
     members = tuple({key: taken for key in usable if (taken := key.cost(kind))} for kind in kinds)
@@ -327,15 +331,6 @@ def _is_unpredictable(spec: Document) -> bool:
         return True
     near = mapping(mapping(spec.get("affinity")).get("podAffinity")).get(REQUIRED_AFFINITY)
     return bool(near or spec.get("resourceClaims"))
-
-
-def _keys(kinds: Iterable[PodKind]) -> Iterator[Key]:
-    for kind in kinds:
-        for port in kind.ports:
-            yield PortKey(port.protocol, port.number)
-            yield PortKey(*port)
-        for term in kind.terms:
-            yield TermKey(term, own=term.selects(kind.namespace, dict(kind.labels)))
 
 
 def _is_expressible(key: Key, kinds: Sequence[PodKind], counts: Sequence[int]) -> bool:

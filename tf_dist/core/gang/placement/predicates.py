@@ -35,20 +35,16 @@ def _reading() -> Iterator[None]:
 def matches_node_affinity(pod_spec: Document, name: str, labels: Labels) -> bool:
     """Whether the pod's node selector and required node affinity allow a node of this name and these labels.
 
-    Raises Unreadable, like the functions below, if they are malformed.
+    Raises InvalidConstraints, like the functions below, if they are malformed.
     """
     with _reading():
-        return _allows(pod_spec, name, labels)
-
-
-def _allows(pod_spec: Document, name: str, labels: Labels) -> bool:
-    if name in pod_spec.get(REFUSED_NODES, ()):
-        return False
-    chosen = pod_spec.get("nodeSelector") or {}
-    if any(labels.get(key) != value for key, value in chosen.items()):
-        return False
-    required = _node_affinity(pod_spec).get("requiredDuringSchedulingIgnoredDuringExecution")
-    return not required or any(_term_holds(term, name, labels) for term in required.get("nodeSelectorTerms") or ())
+        if name in pod_spec.get(REFUSED_NODES, ()):
+            return False
+        chosen = pod_spec.get("nodeSelector") or {}
+        if any(labels.get(key) != value for key, value in chosen.items()):
+            return False
+        required = _node_affinity(pod_spec).get("requiredDuringSchedulingIgnoredDuringExecution")
+        return not required or any(_term_holds(term, name, labels) for term in required.get("nodeSelectorTerms") or ())
 
 
 def node_affinity_score(pod_spec: Document, name: str, labels: Labels) -> int:

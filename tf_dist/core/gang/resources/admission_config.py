@@ -46,22 +46,20 @@ def admission_config(
     default = min(defaults, key=lambda name: values[name].value, default="")
     if default:
         values[""] = values[default]
-    runtimes = {str(one["metadata"]["name"]): _runtime_class(one) for one in runtime_classes}
+    runtimes = {}
+    for one in runtime_classes:
+        scheduling = mapping(one.get("scheduling"))
+        runtimes[str(one["metadata"]["name"])] = RuntimeClass(
+            overhead=mapping(mapping(one.get("overhead")).get("podFixed")),
+            node_selector=texts(scheduling.get("nodeSelector")),
+            tolerations=tuple(mappings(scheduling.get("tolerations"))),
+        )
     return AdmissionConfig(
         queues=tuple(listed) if stored or foreign else None,
         priorities=values,
         default_class=default,
         runtime_classes={name: one for name, one in runtimes.items() if one != RuntimeClass()},
         container_defaults=container_defaults(limit_ranges),
-    )
-
-
-def _runtime_class(document: Document) -> RuntimeClass:
-    scheduling = mapping(document.get("scheduling"))
-    return RuntimeClass(
-        overhead=mapping(mapping(document.get("overhead")).get("podFixed")),
-        node_selector=texts(scheduling.get("nodeSelector")),
-        tolerations=tuple(mappings(scheduling.get("tolerations"))),
     )
 
 

@@ -267,7 +267,7 @@ class PodIndex:
         found: dict[str, Node | None] = {}
         for name in sorted(touched):
             stored, before = self.stored_nodes.get(name), self._nodes.get(name)
-            node = self._node(stored) if stored is not None and is_schedulable(stored) else None
+            node = self._node(stored) if stored is not None and not _why_unavailable(stored) else None
             if node == before:
                 continue
             found[name] = node
@@ -324,16 +324,11 @@ def node_of_pod(pod: Mapping[str, Any]) -> str:
     return text(spec.get("nodeName")) or (required_node(spec) if names.owner_key(pod) else "")
 
 
-def is_schedulable(node: Mapping[str, Any]) -> bool:
-    """Whether a node is ready and not cordoned."""
-    return not _why_unavailable(node)
-
-
 def takes_pod(node: Mapping[str, Any], pod_spec: Document) -> bool:
     """Whether a node is ready and not cordoned, and has no taint that such a pod does not tolerate."""
     taints = mappings(mapping(node.get("spec")).get("taints"))
     try:
-        return is_schedulable(node) and not untolerated_taint(pod_spec, taints)
+        return not (_why_unavailable(node) or untolerated_taint(pod_spec, taints))
     except InvalidConstraints:
         return True  # the API server refuses the pod
 

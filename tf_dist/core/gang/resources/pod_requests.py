@@ -128,24 +128,23 @@ def pod_sets(
 
 
 def pod_priorities(job: Job, classes: Mapping[str, PriorityClass]) -> dict[str, int]:
-    """The priority of the pods of each type among those of their gang."""
-    return {spec.type: _pod_priority(job, spec, classes) for spec in job.replica_specs}
-
-
-def _pod_priority(job: Job, spec: ReplicaSpec, classes: Mapping[str, PriorityClass]) -> int:
-    """The priority of a pod among those of its gang, as Volcano's scheduler has it (``NewTaskInfo``, ``priority``).
+    """The priority of the pods of each type among those of their gang, as Volcano's scheduler has it (``NewTaskInfo``,
+    ``priority``).
 
     The annotation ``volcano.sh/task-priority`` comes before the pod's own priority. It is ignored unless it is a number
     of 32 bits.
     """
-    annotations = mapping(mapping(spec.template.get("metadata")).get("annotations"))
-    with suppress(ValueError):
-        said = int(text(annotations.get(TASK_PRIORITY)))
-        if -(2**31) <= said < 2**31:
-            return said
-    body = spec.pod_spec
-    found = classes.get(text(body.get("priorityClassName")) or job.scheduling.priority_class)
-    return found.value if found is not None else number(body.get("priority")) or 0
+    found: dict[str, int] = {}
+    for spec in job.replica_specs:
+        body = spec.pod_spec
+        named = classes.get(text(body.get("priorityClassName")) or job.scheduling.priority_class)
+        found[spec.type] = named.value if named is not None else number(body.get("priority")) or 0
+        annotations = mapping(mapping(spec.template.get("metadata")).get("annotations"))
+        with suppress(ValueError):
+            said = int(text(annotations.get(TASK_PRIORITY)))
+            if -(2**31) <= said < 2**31:
+                found[spec.type] = said
+    return found
 
 
 def admitted_specs(job: Job) -> list[tuple[ReplicaSpec, tuple[int, int]]]:

@@ -6,7 +6,7 @@ after the current use and the pods that admitted gangs have not created yet.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Final
@@ -145,38 +145,28 @@ class ResourceQuotaUsage:
             if not held:
                 del self._held[gang.key.namespace]
 
-    def beyond(self, gang: Gang, counts: Sequence[int], *, more: bool = False) -> ResourceQuotaShortage | None:
-        """Why these numbers of pods of a gang do not fit (``more``: in addition to existing ones); None: they fit.
+    def beyond(
+        self, gang: Gang, counts: Sequence[int], *, more: bool = False, empty: bool = False
+    ) -> ResourceQuotaShortage | None:
+        """Why these numbers of pods of a gang do not fit; None: they fit. ``more``: in addition to existing ones;
+        ``empty``: if nothing else used the quotas.
 
         A quota that can never be met is named first.
         """
-        if gang.charges is None:
+        charges = gang.charges
+        if charges is None:
             return None
-        found = self._beyond(gang, gang.charges, counts, more=more)
-        return min(found, key=lambda one: (not one.never, one.quota, one.resource), default=None)
-
-    def never(self, gang: Gang, counts: Sequence[int]) -> ResourceQuotaShortage | None:
-        """Why these numbers of pods of a gang do not fit even in an empty namespace; None: they fit."""
-        if gang.charges is None:
-            return None
-        found = self._beyond(gang, gang.charges, counts, more=False, empty=True)
-        return min(found, key=lambda one: (one.quota, one.resource), default=None)
-
-    def _beyond(
-        self, gang: Gang, charges: GangQuotaUsage, counts: Sequence[int], *, more: bool, empty: bool = False
-    ) -> Iterator[ResourceQuotaShortage]:
+        found: list[ResourceQuotaShortage] = []
         for quota in self._quotas.get(gang.key.namespace, ()):
             need = quota.need(charges, counts, once=not more)
-            used = self._usage(gang, quota) if need and not empty else {}
+            usage = self._usage(gang, quota) if need and not empty else {}
             for resource, needed in need.items():
-                if needed > quota.hard[resource] - used.get(resource, _NONE):
-                    yield ResourceQuotaShortage(
-                        quota=quota.name,
-                        resource=resource,
-                        needed=needed,
-                        used=used.get(resource, _NONE),
-                        hard=quota.hard[resource],
+                used, hard = usage.get(resource, _NONE), quota.hard[resource]
+                if needed > hard - used:
+                    found.append(
+                        ResourceQuotaShortage(quota=quota.name, resource=resource, needed=needed, used=used, hard=hard)
                     )
+        return min(found, key=lambda one: (not one.never, one.quota, one.resource), default=None)
 
     def _usage(self, gang: Gang, quota: ResourceQuota) -> dict[str, Decimal]:
         """Usage and promised usage. The API server's count may lag behind, so the larger of both counts is used."""
