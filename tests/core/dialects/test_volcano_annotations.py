@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.core.dialects.documents import Doc, changed, volcano, warnings
+from tests.core.gang.gangs import gangs_of
 from tests.core.gang.stored import admitter_of
 from tests.core.world import World
 from tf_dist.core.dialects import parse, read
@@ -106,7 +107,7 @@ def test_affinity_of_all_tasks_is_a_preferred_topology(said: str, topology: str,
 
 
 def gang_of(document: Doc) -> Gang:
-    (gang,) = admitter_of([AdmissionRequest(read(document), load_status({}), 0.0)]).scheduler.gangs
+    (gang,) = gangs_of(admitter_of([AdmissionRequest(read(document), load_status({}), 0.0)]).scheduler)
     return gang
 
 

@@ -140,9 +140,14 @@ def admit(snapshot: Snapshot) -> dict[str, Verdict]:
     return {gang.uid: verdicts.get(gang.uid) or scheduler.explain(gang.uid) for gang in snapshot.gangs}
 
 
+def gangs_of(scheduler: Scheduler) -> list[Gang]:
+    """The gangs of all jobs at the last decision."""
+    return [entry.gang for entry in scheduler.cache.entries.values() if not entry.gang.fallback_of]
+
+
 def waiting(scheduler: Scheduler) -> list[str]:
     """The jobs that wait."""
-    return sorted(gang.uid for gang in scheduler.gangs if gang.assigned is None)
+    return sorted(gang.uid for gang in gangs_of(scheduler) if gang.assigned is None)
 
 
 class World:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.core.builders import START, replicas, template, v1_job
+from tests.core.gang.gangs import gangs_of
 from tf_dist.core.gang.admission import AdmissionChanges, Admitter
 from tf_dist.core.gang.resources.admission_config import LabelsOf
 from tf_dist.core.gang.resources.resource_quota import ResourceQuotas
@@ -90,12 +91,13 @@ class Seen:
 
 
 def seen(admitter: Admitter) -> Seen:
-    gangs = {gang.uid: gang for gang in admitter.scheduler.gangs}
-    return Seen(gangs, {node.name: node for node in admitter.scheduler.nodes})
+    gangs = {gang.uid: gang for gang in gangs_of(admitter.scheduler)}
+    snapshot = admitter.scheduler.cache.assumed_pods.snapshot
+    return Seen(gangs, {name: snapshot.node(name) for name in snapshot.nodes})
 
 
 def verdicts(admitter: Admitter, now: float = 0.0) -> dict[str, Verdict]:
     """The verdict on every job."""
-    uids = [gang.uid for gang in admitter.scheduler.gangs]
+    uids = [gang.uid for gang in gangs_of(admitter.scheduler)]
     found = admitter.cycle(now).verdicts
     return {uid: found.get(uid) or admitter.explain(uid) for uid in uids}

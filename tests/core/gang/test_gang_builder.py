@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.core.builders import START, replicas, template, v1_job, volcano_job
+from tests.core.gang.gangs import gangs_of
 from tests.core.gang.stored import ADMITTED, admitter_of, container, job, node, pod, seen, verdicts
 from tests.core.world import World as Small
 from tf_dist.core.gang.admission import AdmissionChanges
@@ -106,7 +107,7 @@ def test_a_runtime_class_adds_its_overhead_where_the_template_says_none() -> Non
 
     def asked(**spec: Any) -> Decimal:
         pod = template(containers=[container(cpu="1")], **spec)
-        [worker] = pod_sets(v1_job(replicas("Worker", 2, template=pod)), classes)
+        [worker] = pod_sets(v1_job(replicas("Worker", 2, template=pod)), AdmissionConfig(runtime_classes=classes))
         return worker.requests["cpu"]
 
     assert asked() == 1
@@ -119,7 +120,7 @@ def test_a_runtime_class_limits_its_pods_to_nodes_that_have_the_runtime() -> Non
     toleration = {"key": "sandbox", "operator": "Exists"}
     classes = {"sandbox": RuntimeClass(node_selector={"runtime": "gvisor"}, tolerations=(toleration,))}
     pod = template(containers=[container(cpu="1")], runtimeClassName="sandbox", nodeSelector={"pool": "a"})
-    [worker] = pod_sets(v1_job(replicas("Worker", 2, template=pod)), classes)
+    [worker] = pod_sets(v1_job(replicas("Worker", 2, template=pod)), AdmissionConfig(runtime_classes=classes))
     assert worker.constraints == {"nodeSelector": {"pool": "a", "runtime": "gvisor"}, "tolerations": [toleration]}
 
 
@@ -151,7 +152,7 @@ def test_pods_of_higher_priority_are_the_first_of_a_gang(
     job = volcano_job(spec("ps", 2, ps), spec("worker", 4, worker), min_available=3)
     job = replace(job, scheduling=replace(job.scheduling, priority_class=job_class))
     classes = {"low": PriorityClass(-10), "high": PriorityClass(100)}
-    assert tuple(found.start for found in pod_sets(job, {}, classes)) == start
+    assert tuple(found.start for found in pod_sets(job, AdmissionConfig(priorities=classes))) == start
 
 
 def test_a_gang_asks_for_all_its_replicas() -> None:
@@ -369,11 +370,11 @@ def test_a_priority_class_that_changes_reaches_gangs_that_have_not_changed() -> 
     admitter = admitter_of([AdmissionRequest(job(), Status(), START)])
     admitter.update(AdmissionChanges(config=AdmissionConfig(priorities={"": PriorityClass(7)})))
     admitter.refresh()
-    [found] = admitter.scheduler.gangs
+    [found] = gangs_of(admitter.scheduler)
     assert found.priority == 7
     admitter.update(AdmissionChanges(config=AdmissionConfig(priorities={"": PriorityClass(7)})))
     admitter.refresh()
-    assert admitter.scheduler.gangs[0] is found
+    assert gangs_of(admitter.scheduler)[0] is found
 
 
 def test_a_gang_to_which_others_give_way_remembers_it() -> None:

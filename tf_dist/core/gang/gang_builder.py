@@ -52,7 +52,7 @@ def build_gang(
     """
     job, status = request.job, request.status
     if status.admission is not None or not job.fallbacks:
-        return _one_gang(replace(request, job=fallback_job(job, status.fallback)), bound, config, exclusives, known)
+        return _one_gang(request, status.fallback, bound, config, exclusives, known)
     number = len(job.fallbacks) + 1
     first = status.fallback_from % number
     timeout = job.scheduling.admission_timeout
@@ -61,8 +61,7 @@ def build_gang(
     gangs: list[Gang] = []
     for nth in range(number):
         which = (first + nth) % number
-        chosen = replace(request, job=fallback_job(job, which))
-        gang = _one_gang(chosen, BoundPods() if nth else bound, config, exclusives, fallback=which)
+        gang = _one_gang(request, which, BoundPods() if nth else bound, config, exclusives)
         tried_from = 0.0 if which > first > 0 else later
         if not nth:
             gangs.append(gang)
@@ -100,13 +99,13 @@ def refused_priority_class(config: AdmissionConfig, queue: str, classes: Collect
 
 def _one_gang(
     request: AdmissionRequest,
+    fallback: int,
     bound: BoundPods,
     config: AdmissionConfig,
     exclusives: ExclusiveResources,
     known: Gang | None = None,
-    fallback: int | None = None,
 ) -> Gang:
-    fallback = request.status.fallback if fallback is None else fallback
+    request = replace(request, job=fallback_job(request.job, fallback))
     progress, refused = _progress(request, bound), request.status.refused_nodes
     if known is not None and known.fallback == fallback and not refused and known.pinned and not known.problem:
         plain = not any(member.exclusives or REFUSED_NODES in member.constraints for member in known.members)
@@ -120,8 +119,7 @@ def _requested(
 ) -> dict[str, Any]:
     """The fields of a gang that depend on its document, with the nodes that were refused to its pods."""
     apart, predictable = exclusives.exclusives(gang_exclusions(job))
-    defaults = config.container_defaults.get(job.key.namespace)
-    members = pod_sets(job, config.runtime_classes, config.priorities, defaults)
+    members = pod_sets(job, config)
     if refused or any(apart):
         more = {REFUSED_NODES: sorted(refused)} if refused else {}
         members = tuple(

@@ -18,7 +18,7 @@ from tf_dist.core.gang.placement.anti_affinity import (
     HOSTNAME,
     Exclusions,
     ExclusiveResources,
-    PortKey,
+    Port,
     anti_affinity,
     exclusions,
     host_ports,
@@ -245,7 +245,7 @@ def test_columns_are_used_again_and_are_never_many() -> None:
     columns = ExclusiveResources()
 
     def of(number: int) -> tuple[list[str], bool]:
-        [found], predictable = columns.exclusives(Exclusions(({PortKey("TCP", number): EXCLUSIVE_CAPACITY},)))
+        [found], predictable = columns.exclusives(Exclusions(({Port("TCP", number): EXCLUSIVE_CAPACITY},)))
         return [one.name for one in found], predictable
 
     names = [of(number)[0][0] for number in range(1, 129)]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.core.builders import v1_job
-from tests.core.gang.gangs import World, gang, message, node, placed, queue, reason, workers
+from tests.core.gang.gangs import World, gang, gangs_of, message, node, placed, queue, reason, workers
 from tests.core.gang.stored import admitter_of, seen
 from tf_dist.core.gang.resources.admission_config import NamespaceMatcher, namespace_mismatch
 from tf_dist.core.gang.types import AdmissionConfig, AdmissionRequest
@@ -168,7 +168,7 @@ def test_the_queue_default_may_be_closed_once_it_is_defined() -> None:
         admitter = admitter_of(
             [claim("speech", "")], None, config=AdmissionConfig(queues=queues), namespaces=lambda _: {}
         )
-        assert (admitter.scheduler.gangs[0].inadmissible != "") is closed
+        assert (gangs_of(admitter.scheduler)[0].inadmissible != "") is closed
 
 
 def test_a_label_that_changes_reaches_the_jobs_of_that_namespace_and_no_others() -> None:

@@ -63,14 +63,27 @@ class Term(NamedTuple):
 
 
 class Port(NamedTuple):
-    """A port of the node that a container asks for."""
+    """A port of the node that a container asks for, as a resource that each node has once."""
 
     protocol: str
     """``TCP``, ``UDP`` or ``SCTP``."""
     number: int
     """The number of the port."""
-    ip: str
-    """The address; "": all addresses of the node."""
+    ip: str = ""
+    """The only address; "": all addresses of the node."""
+
+    def __str__(self) -> str:
+        address = f" at {self.ip}" if self.ip else ""
+        return f"host port {self.number}" + (f"/{self.protocol}" if self.protocol != "TCP" else "") + address
+
+    def cost(self, kind: PodKind) -> int:
+        """The amount that a pod takes. Pods at different addresses can share a port, but not with a pod at
+        all addresses.
+        """
+        mine = [port for port in kind.ports if (port.protocol, port.number) == (self.protocol, self.number)]
+        if self.ip:
+            return EXCLUSIVE_CAPACITY * any(port.ip == self.ip for port in mine)
+        return EXCLUSIVE_CAPACITY if any(not port.ip for port in mine) else len(mine)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,31 +98,6 @@ class PodKind:
     """Their required anti-affinity terms that are counted."""
     ports: tuple[Port, ...] = ()
     """The host ports that they request."""
-
-
-@dataclass(frozen=True, slots=True)
-class PortKey:
-    """A host port, as a resource that each node has once."""
-
-    protocol: str
-    """``TCP``, ``UDP`` or ``SCTP``."""
-    number: int
-    """The number of the port."""
-    ip: str = ""
-    """The only address at which it is counted; "": all addresses of the node."""
-
-    def __str__(self) -> str:
-        address = f" at {self.ip}" if self.ip else ""
-        return f"host port {self.number}" + (f"/{self.protocol}" if self.protocol != "TCP" else "") + address
-
-    def cost(self, kind: PodKind) -> int:
-        """The amount that a pod takes. Pods at different addresses can share a port, but not with a pod at
-        all addresses.
-        """
-        mine = [port for port in kind.ports if (port.protocol, port.number) == (self.protocol, self.number)]
-        if self.ip:
-            return EXCLUSIVE_CAPACITY * any(port.ip == self.ip for port in mine)
-        return EXCLUSIVE_CAPACITY if any(not port.ip for port in mine) else len(mine)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +130,7 @@ class TermKey:
         return 1 if holds else 0
 
 
-Key = PortKey | TermKey
+Key = Port | TermKey
 
 
 def pods_exclude_each_other(labels: Mapping[str, str]) -> bool:
@@ -305,7 +293,7 @@ def exclusions(specs: Sequence[tuple[Document, Mapping[str, str], int]], namespa
         kinds.append(PodKind(namespace, _kept(labels), counted, host_ports(spec)))
     found: set[Key] = set()
     for kind in kinds:
-        found |= {PortKey(port.protocol, port.number) for port in kind.ports} | {PortKey(*port) for port in kind.ports}
+        found |= {*kind.ports, *(port._replace(ip="") for port in kind.ports)}
         found |= {TermKey(term, own=term.selects(namespace, dict(kind.labels))) for term in kind.terms}
     keys = sorted(found, key=str)
     counts = [count for _, _, count in specs]
@@ -335,7 +323,7 @@ def _is_unpredictable(spec: Document) -> bool:
 
 def _is_expressible(key: Key, kinds: Sequence[PodKind], counts: Sequence[int]) -> bool:
     """Whether amounts can express it. They cannot for pods that avoid several others which may share a node."""
-    if isinstance(key, PortKey) or key.own:
+    if isinstance(key, Port) or key.own:
         return True
     selected = (count for kind, count in zip(kinds, counts, strict=True) if key.cost(kind) == EXCLUSIVE_CAPACITY)
     return sum(selected) <= 1

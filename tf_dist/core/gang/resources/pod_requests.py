@@ -5,24 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from decimal import Decimal
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from tf_dist.core.dialects.volcano_annotations import TASK_PRIORITY
 from tf_dist.core.gang.placement.anti_affinity import Exclusions, exclusions
-from tf_dist.core.gang.types import PodSet, PriorityClass, Resources
+from tf_dist.core.gang.types import (
+    NO_ADMISSION_CONFIG,
+    AdmissionConfig,
+    ContainerDefaults,
+    PodSet,
+    PriorityClass,
+    Resources,
+    RuntimeClasses,
+)
 from tf_dist.core.model import names
 from tf_dist.core.model.assignment import replica_bounds, start_counts
 from tf_dist.core.model.fieldpath import mapping, mappings, number, shared, text
 from tf_dist.core.model.job import Dialect, Document, Job, ReplicaSpec
 from tf_dist.core.model.quantity import parse_quantity
 
-if TYPE_CHECKING:
-    from tf_dist.core.gang.types import ContainerDefaults, RuntimeClasses
-
 _NONE: Final = Decimal(0)
-_NO_RUNTIMES: Final[RuntimeClasses] = MappingProxyType({})
-_NO_CLASSES: Final[Mapping[str, PriorityClass]] = MappingProxyType({})
 
 
 def pod_requests(pod_spec: Document) -> dict[str, Decimal]:
@@ -96,22 +98,14 @@ def subtract_resources(whole: Resources, part: Resources) -> dict[str, Decimal]:
     return {resource: whole.get(resource, _NONE) - part.get(resource, _NONE) for resource in {*whole, *part}}
 
 
-def pod_sets(
-    job: Job,
-    runtime_classes: RuntimeClasses = _NO_RUNTIMES,
-    classes: Mapping[str, PriorityClass] = _NO_CLASSES,
-    defaults: ContainerDefaults | None = None,
-) -> tuple[PodSet, ...]:
-    """The requested pods of a job by type, with their minimums.
-
-    ``runtime_classes``: by name; ``classes``: the priority classes, see ``AdmissionConfig``;
-    ``defaults``: of the LimitRanges of its namespace.
-    """
-    priorities = pod_priorities(job, classes)
+def pod_sets(job: Job, config: AdmissionConfig = NO_ADMISSION_CONFIG) -> tuple[PodSet, ...]:
+    """The requested pods of a job by type, with their minimums."""
+    priorities = pod_priorities(job, config.priorities)
     start = start_counts(job, priorities)
+    defaults = config.container_defaults.get(job.key.namespace)
     found = []
     for spec, (least, most) in admitted_specs(job):
-        body = pod_spec(spec, runtime_classes, defaults)
+        body = pod_spec(spec, config.runtime_classes, defaults)
         found.append(
             PodSet(
                 type=spec.type,
