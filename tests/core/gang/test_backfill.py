@@ -27,6 +27,7 @@ from tests.core.gang.gangs import (
     running,
     workers,
 )
+from tests.core.gang.placement.nodes import free
 from tf_dist.core.gang.backfill import Reservation, make_reservation, with_reserved_kept, with_reserved_taken
 from tf_dist.core.gang.cache import SchedulerCache, Workload
 from tf_dist.core.gang.placement.pod_sets import PodsOnNode
@@ -386,7 +387,7 @@ def test_one_after_the_other_they_agree_with_the_definition() -> None:
         before = state(case)
         for entry in case.waiting:
             expected = earliest(case, entry, made)
-            found = make_reservation(case.cache, entry, entry.request.full if entry.request else (), NOW, made)
+            found = make_reservation(case.cache, entry, entry.request.full, NOW, made)
             assert (found is None) == (expected is None), seed
             assert state(case) == before, "a look leaves no trace"
             if found is None or expected is None:
@@ -408,7 +409,7 @@ def test_one_after_the_other_they_agree_with_the_definition() -> None:
 
 def state(case: Case) -> object:
     assumed_pods, quotas = case.cache.assumed_pods, case.cache.quotas
-    return {name: assumed_pods.snapshot.free(name)[GPU] for name in case.free}, [quotas.used(name) for name in QUEUES]
+    return {name: free(assumed_pods.snapshot, name)[GPU] for name in case.free}, [quotas.used(name) for name in QUEUES]
 
 
 def check_views(case: Case, made: Sequence[Reservation]) -> None:
@@ -437,7 +438,7 @@ def test_without_the_ends_of_others_only_what_is_leaving_counts() -> None:
     for seed in range(150):
         case = drawn(Random(seed))
         entry = case.waiting[0]
-        found = make_reservation(case.cache, entry, entry.request.full if entry.request else (), NOW, ended=False)
+        found = make_reservation(case.cache, entry, entry.request.full, NOW, ended=False)
         expected = earliest(replace(case, gives=[one for one in case.gives if one[0] == NOW]), entry, ())
         assert (found is None) == (expected is None)
         possible += found is not None

@@ -81,11 +81,7 @@ class WhatIf:
 def find_now(cache: SchedulerCache, entry: Workload, counts: Counts) -> NodeAssignments | None:
     """The nodes of a gang if it were admitted now, or None if capacity or quota is missing."""
     request, pods = entry.request, cache.assumed_pods
-    if (
-        request is None
-        or not cache.quotas.fits(entry.queue, request.need(counts))
-        or pods.short(request, counts) is not None
-    ):
+    if not cache.quotas.fits(entry.queue, request.need(counts)) or pods.short(request, counts) is not None:
         return None
     return pods.fit(request, counts)
 
@@ -101,16 +97,13 @@ def fewest_releases(
     found = find_now(cache, entry, counts)
     high, more = supposing.count, 1
     low = high - 1
-    request = entry.request
-    if request is None:
-        return found
-    missing = cache.assumed_pods.missing(request, counts)
+    missing = cache.assumed_pods.missing(entry.request, counts)
     while found is None:
         low, high = high, supposing.to(high + more)
         if high == low:
             return None
         found = find_now(cache, entry, counts)
-        left = cache.assumed_pods.missing(request, counts)
+        left = cache.assumed_pods.missing(entry.request, counts)
         brought, missing = missing - left, left
         # Rounded up: with as many steps again for every pod that these brought, none is missing.
         more = min(-(-left * (high - low) // brought), 8 * (high - low)) if left and brought > 0 else 2 * more
@@ -149,7 +142,7 @@ class Reservation:
     @property
     def need(self) -> Resources:
         """The quota that it needs."""
-        return self.entry.need(self.counts)
+        return self.entry.request.need(self.counts)
 
     @property
     def pods(self) -> list[PodsOnNode]:
@@ -160,7 +153,7 @@ class Reservation:
 def placed_pods(entry: Workload, nodes: NodeAssignments) -> list[PodsOnNode]:
     """The pods of a gang on these nodes, by class and node."""
     together: Counter[tuple[PodClass, str]] = Counter()
-    for want, placed in zip(entry.wants, nodes, strict=True):
+    for want, placed in zip(entry.request.wants, nodes, strict=True):
         for node, count in placed.items():
             together[want.shape, node] += count
     return [PodsOnNode(shape, node, count) for (shape, node), count in together.items()]
@@ -206,7 +199,7 @@ def make_reservation(
     for one in earlier:
         if one.entry.queue == entry.queue:
             released = subtract_resources(released, subtract_resources(one.need, one.reserved_quota))
-    need = entry.need(counts).items()
+    need = entry.request.need(counts).items()
     short = {resource: value - max(Decimal(0), released.get(resource, Decimal(0))) for resource, value in need}
     after = steps[-1].entry if len(steps) > len(underway) else None
     return Reservation(
@@ -332,7 +325,7 @@ class Reservations:
     def find(self, entry: Workload, counts: Counts) -> NodeAssignments | None:
         """The nodes on which a gang can have these pods without delaying a reservation, or None. Nothing is taken."""
         request, cache = entry.request, self._cache
-        if request is None or not cache.quotas.fits(entry.queue, request.need(counts)):
+        if not cache.quotas.fits(entry.queue, request.need(counts)):
             return None  # the quota is checked again below, without what is reserved of it
         found: NodeAssignments | None = None
         if not self.made or self._ends_before(entry):
@@ -360,7 +353,7 @@ class Reservations:
         Nothing is taken.
         """
         request, cache = entry.request, self._cache
-        if request is None or cache.assumed_pods.surely_lacks(request, counts):
+        if cache.assumed_pods.surely_lacks(request, counts):
             return None
         self._make()
         with with_reserved_kept(cache, self.made):

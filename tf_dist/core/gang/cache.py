@@ -10,7 +10,7 @@ from math import inf
 from typing import Final, NamedTuple
 
 from tf_dist.core.gang.placement.pod_sets import (
-    Counts,
+    NO_REQUEST,
     GangRequest,
     GangRequests,
     PodClass,
@@ -72,14 +72,14 @@ class Usage:
 NO_USAGE: Final = Usage()
 
 
-def usage_of(gang: Gang, request: GangRequest | None) -> Usage:
-    """The usage of a gang; for an invalid gang without a request, only its quota."""
+def usage_of(gang: Gang, request: GangRequest) -> Usage:
+    """The usage of a gang; for an invalid gang, only its quota."""
     if gang.assigned is None and not gang.bound:
         return NO_USAGE
     wanted = tuple(_wanted(gang, member) for member in gang.members)
     remaining = (
         request.need(wanted)
-        if request
+        if request is not NO_REQUEST
         else total_resources(zip((member.requests for member in gang.members), wanted, strict=True))
     )
     if gang.bound:
@@ -89,7 +89,7 @@ def usage_of(gang: Gang, request: GangRequest | None) -> Usage:
         held = Usage(quota=add_resources((remaining, gone)), terminating_quota=gone, remaining_quota=remaining)
     else:
         held = Usage(quota=remaining, remaining_quota=remaining)
-    for want in request.wants if request else ():
+    for want in request.wants:
         _add(held, gang, want)
     return held
 
@@ -272,10 +272,10 @@ class Workload:
 
     gang: Gang
     """The gang as last reported, or after a decision of the scheduler."""
-    request: GangRequest | None
-    """Its request; None: it is invalid."""
+    request: GangRequest
+    """Its request; ``NO_REQUEST``: it is invalid."""
     problem: str = ""
-    """Why it is invalid."""
+    """Why it is invalid; "": it is valid."""
     uid: str = field(init=False)
     """The uid of the gang."""
     held: Usage = field(default_factory=lambda: NO_USAGE)
@@ -300,15 +300,6 @@ class Workload:
         return self.gang.queue or DEFAULT_QUEUE
 
     @property
-    def wants(self) -> tuple[PodSetRequest, ...]:
-        """Its members; none, if it is invalid."""
-        return self.request.wants if self.request is not None else ()
-
-    def need(self, counts: Counts) -> Resources:
-        """The sum of the requests of these pods of each member."""
-        return self.request.need(counts) if self.request is not None else {}
-
-    @property
     def admitted(self) -> bool:
         """Whether it is admitted."""
         return self.gang.assigned is not None
@@ -329,7 +320,7 @@ class Workload:
         assigned = self.gang.assigned
         return -inf if assigned is None else assigned.at if assigned.resized is None else assigned.resized
 
-    def update(self, gang: Gang, request: GangRequest | None, problem: str) -> None:
+    def update(self, gang: Gang, request: GangRequest, problem: str) -> None:
         """Update the gang."""
         self.gang, self.request, self.problem = gang, request, problem
         self._nodes = {}
@@ -343,7 +334,7 @@ class Workload:
 
 
 PreemptionRank = tuple[int, float, float, str]
-"""The order of preemption: the lowest priority first, then the youngest or the largest; then by uid."""
+"""The order of preemption: the lowest priority first, then the youngest, then the largest; then by uid."""
 
 
 def expected_end(gang: Gang, now: float) -> float:
@@ -432,8 +423,6 @@ class SchedulerCache:
         self._checked_layout = 0
         self.youngest: dict[str, list[PreemptionRank]] = {}
         """Admitted gangs by queue, in the order of preemption."""
-        self.largest: dict[str, list[PreemptionRank]] = {}
-        """The same, the largest first."""
         self.ends = ExpectedCompletions()
         self.moves: list[tuple[float, str]] = []
         """The times of the last changes of admitted gangs, in order."""
@@ -577,7 +566,7 @@ class SchedulerCache:
             self.resource_quotas.drop(entry.gang)
             self.changes += 1
         if len(self._requests) > 2 * len(self.entries) + 64:
-            self._requests.forget([entry.request for entry in self.entries.values() if entry.request])
+            self._requests.forget([entry.request for entry in self.entries.values()])
 
     def release(self, entry: Workload, released_pods: Sequence[PodsOnNode], released_resources: Resources) -> None:
         """Let a gang give up these pods. Their capacity is free when the gang confirms."""
@@ -615,12 +604,12 @@ class SchedulerCache:
 
     # -- usage --
 
-    def _counted(self, gang: Gang, known: Workload | None = None) -> tuple[GangRequest | None, str, Usage]:
+    def _counted(self, gang: Gang, known: Workload | None = None) -> tuple[GangRequest, str, Usage]:
         """The request of a gang, or its problem, and its usage. ``known``: a gang with the same request.
 
         The cache is not changed before this, so that an invalid gang has no effect.
         """
-        request, problem = (known.request, known.problem) if known is not None else (None, gang.problem)
+        request, problem = (known.request, known.problem) if known is not None else (NO_REQUEST, gang.problem)
         try:
             if known is None and not problem:
                 try:
@@ -629,7 +618,7 @@ class SchedulerCache:
                     problem = str(error)
             return request, problem, usage_of(gang, request)
         except Exception as error:
-            return None, f"it cannot be counted: {type(error).__name__}: {error}", NO_USAGE
+            return NO_REQUEST, f"it cannot be counted: {type(error).__name__}: {error}", NO_USAGE
 
     def _tally(self, entry: Workload, step: int) -> None:
         if entry.gang.fallback_of:
@@ -662,11 +651,10 @@ class SchedulerCache:
             self.running[entry.uid] = entry
             if entry.held.unstarted:
                 self.unstarted[entry.uid] = self._unchecked[entry.uid] = entry
-            for order, rank in self._preemption_ranks(entry):
-                insort(order.setdefault(entry.queue, []), rank)
+            insort(self.youngest.setdefault(entry.queue, []), _preemption_rank(entry))
             self.ends.put(entry.gang, entry.held.pods)
             insort(self.moves, (entry.changed_at, entry.uid))
-            counts = [(assigned_count(entry.gang, want.member), want) for want in entry.wants]
+            counts = [(assigned_count(entry.gang, want.member), want) for want in entry.request.wants]
             if any(count > want.least or count < want.most for count, want in counts):
                 self.elastic[entry.uid] = entry
             if any(count < want.least for count, want in counts):
@@ -677,19 +665,18 @@ class SchedulerCache:
             del self.running[entry.uid]
             self.ends.remove(entry.uid)
             del self.moves[bisect_left(self.moves, (entry.changed_at, entry.uid))]
-            for order, rank in self._preemption_ranks(entry):
-                ranks = order[entry.queue]
-                del ranks[bisect_left(ranks, rank)]
-                if not ranks:
-                    del order[entry.queue]
+            ranks = self.youngest[entry.queue]
+            del ranks[bisect_left(ranks, _preemption_rank(entry))]
+            if not ranks:
+                del self.youngest[entry.queue]
         for listed in (self.departing, self.elastic, self.partial, self.unstarted, self._unchecked):
             listed.pop(entry.uid, None)
         entry.released_pods, entry.released_resources = (), {}
 
-    def _preemption_ranks(self, entry: Workload) -> tuple[tuple[dict[str, list[PreemptionRank]], PreemptionRank], ...]:
-        at = entry.gang.assigned.at if entry.gang.assigned else 0.0
-        priority, size = entry.gang.priority, -entry.held.pods
-        return (self.youngest, (priority, -at, size, entry.uid)), (self.largest, (priority, size, -at, entry.uid))
+
+def _preemption_rank(entry: Workload) -> PreemptionRank:
+    at = entry.gang.assigned.at if entry.gang.assigned else 0.0
+    return entry.gang.priority, -at, -entry.held.pods, entry.uid
 
 
 def _ordering_key(gang: Gang) -> tuple[object, ...]:

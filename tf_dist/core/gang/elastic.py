@@ -67,7 +67,7 @@ class _Growth:
     @property
     def one_more(self) -> Counts:
         """Counts with one pod of this member, and none of the others."""
-        return tuple(int(want is self.want) for want in self.entry.wants)
+        return tuple(int(want is self.want) for want in self.entry.request.wants)
 
 
 def _speed(pods: int) -> float:
@@ -116,8 +116,8 @@ def grow_gangs(cache: SchedulerCache, now: float, policy: AdmissionPolicy) -> li
     for _, growths in sorted(grown.items()):
         entry = growths[0].entry
         more = {one.want.type: one.extra for one in growths}
-        counts = tuple(len(more.get(want.type, ())) for want in entry.wants)
-        nodes = [dict(Counter(filter(None, more.get(want.type, ())))) for want in entry.wants]
+        counts = tuple(len(more.get(want.type, ())) for want in entry.request.wants)
+        nodes = [dict(Counter(filter(None, more.get(want.type, ())))) for want in entry.request.wants]
         gangs.append(with_more(entry, counts, nodes, now))
     return gangs
 
@@ -130,8 +130,8 @@ def _growths(cache: SchedulerCache, entry: Workload, now: float, policy: Admissi
         return
     known = expected_end(gang, now)
     remaining = max(_AT_LEAST, now - gang.assigned.at) if known == inf else max(1.0, known - now)
-    on = Counter(node for want in entry.wants for node in entry.nodes_by_index(want.type) if node)
-    for want in entry.wants:
+    on = Counter(node for want in entry.request.wants for node in entry.nodes_by_index(want.type) if node)
+    for want in entry.request.wants:
         size = assigned_count(gang, want.member)
         if size < want.most:
             yield _Growth(entry, want, size, remaining, on)
@@ -142,7 +142,7 @@ def with_more(entry: Workload, counts: Counts, nodes: NodeAssignments, now: floa
     gang = entry.gang
     sizes = assigned_counts(gang)
     placement = {type_: Counter(pods) for type_, pods in assigned_placement(gang, sizes).items()}
-    for want, count, pods in zip(entry.wants, counts, nodes, strict=True):
+    for want, count, pods in zip(entry.request.wants, counts, nodes, strict=True):
         sizes[want.type] += count
         if gang.pinned and pods:
             placement.setdefault(want.type, Counter()).update(pods)

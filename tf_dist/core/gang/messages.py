@@ -211,7 +211,7 @@ def explain_wait(
             said = f"also waits: {_explain_wait(cache, pending, policy, one, now, known).message}"
         which = f"fallback {one.gang.fallback}" if one.gang.fallback else "the job as its document has it"
         wait = replace(wait, message=f"{wait.message}; {which} {said}")
-        if wait.reason.row.unreachable and one.request is not None and unsatisfiable(cache, one, one.request) is None:
+        if wait.reason.row.unreachable and not one.problem and unsatisfiable(cache, one) is None:
             wait = replace(wait, reason=Reason.WAITING_FOR_CAPACITY)
     return wait
 
@@ -225,7 +225,7 @@ def _explain_wait(
     known: ReservationCache,
 ) -> Wait:
     gang, request = entry.gang, entry.request
-    if request is None:
+    if entry.problem:
         return Wait(reason=Reason.UNREADABLE, message=entry.problem)
     if gang.inadmissible:
         return Wait(reason=gang.inadmissible_reason, message=gang.inadmissible)
@@ -233,14 +233,14 @@ def _explain_wait(
         return Wait(reason=Reason.BACKOFF, message=f"tries again at {time_of_day(gang.not_before, now)}")
     waited = now - entry.since
     counts = request.least if waited >= policy.shrink_after else request.full
-    blocked_by = unsatisfiable(cache, entry, request)
+    blocked_by = unsatisfiable(cache, entry)
     if blocked_by is not None:
         return blocked_by
     beyond = cache.resource_quotas.beyond(gang, counts)
     if beyond is not None:
         return Wait(reason=Reason.RESOURCE_QUOTA_EXCEEDED, message=str(beyond))
     lack = cache.quotas.lack(entry.queue, request.need(counts))
-    reason, message = _blocked(cache, entry, request, counts) if lack is None else (lack.reason, str(lack))
+    reason, message = _blocked(cache, entry, counts) if lack is None else (lack.reason, str(lack))
 
     def counts_as_ahead(group: EquivalentGangs) -> bool:  # not those that can never start
         return cache.assumed_pods.never(group.request) is None
@@ -265,13 +265,13 @@ def _explain_wait(
     return Wait(reason=reason, message=message, position=number + 1)
 
 
-def unsatisfiable(cache: SchedulerCache, entry: Workload, request: GangRequest) -> Wait | None:
+def unsatisfiable(cache: SchedulerCache, entry: Workload) -> Wait | None:
     """Why a gang cannot start even if all others end, not even with its minimum; None: it can.
 
     It depends only on the gang, the nodes, the queues and the ResourceQuotas
     (``SchedulerCache.limits``).
     """
-    lack = cache.quotas.lack(entry.queue, {})
+    request, lack = entry.request, cache.quotas.lack(entry.queue, {})
     if lack is not None:
         return Wait(reason=lack.reason, message=str(lack))
     beyond = cache.resource_quotas.beyond(entry.gang, request.least, empty=True)
@@ -292,8 +292,8 @@ def unsatisfiable(cache: SchedulerCache, entry: Workload, request: GangRequest) 
     return Wait(reason=reason, message=never_fits_text(assumed_pods.snapshot, request, lacking, unavailable))
 
 
-def _blocked(cache: SchedulerCache, entry: Workload, request: GangRequest, counts: Counts) -> tuple[Reason, str]:
-    assumed_pods = cache.assumed_pods
+def _blocked(cache: SchedulerCache, entry: Workload, counts: Counts) -> tuple[Reason, str]:
+    assumed_pods, request = cache.assumed_pods, entry.request
     version, said = request.said.get(counts, (-1, ""))
     if version == assumed_pods.version:
         return Reason.WAITING_FOR_CAPACITY, said

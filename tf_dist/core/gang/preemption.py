@@ -14,14 +14,7 @@ from heapq import merge
 from typing import Final
 
 from tf_dist.core.gang import messages
-from tf_dist.core.gang.backfill import (
-    Release,
-    WhatIf,
-    fewest_releases,
-    find_now,
-    placed_pods,
-    releases_underway,
-)
+from tf_dist.core.gang.backfill import Release, WhatIf, fewest_releases, find_now, placed_pods, releases_underway
 from tf_dist.core.gang.cache import (
     SchedulerCache,
     Workload,
@@ -79,7 +72,10 @@ def plan_preemption(
     found = planner.plan(cache.youngest)
     if found is None or not 1 < len(found.whole) <= _FEW:
         return found
-    other = planner.plan(cache.largest)
+    largest = {
+        queue: sorted((rank[0], rank[2], rank[1], rank[3]) for rank in ranks) for queue, ranks in cache.youngest.items()
+    }
+    other = planner.plan(largest)
     return found if other is None else min(found, other, key=lambda plan: plan.cost)
 
 
@@ -114,7 +110,7 @@ class _Planner:
 
     @property
     def need(self) -> Resources:
-        return self.entry.need(self.counts)
+        return self.entry.request.need(self.counts)
 
     def plan(self, order: dict[str, list[tuple[int, float, float, str]]]) -> PreemptionPlan | None:
         """Whole gangs are preempted in this ``order``, which the cache keeps by queue."""
@@ -267,7 +263,7 @@ def _surplus(
     """Pods beyond the floor; ``left``: the nodes of the remaining ones."""
     order = []
     for entry in entries:
-        for want in entry.wants:
+        for want in entry.request.wants:
             nodes = left.get((entry.uid, want.type)) or list(entry.nodes_by_index(want.type))
             if len(nodes) > floor(want):
                 left[entry.uid, want.type] = nodes
@@ -294,7 +290,7 @@ def issue_preemptions(cache: SchedulerCache, plan: PreemptionPlan, entry: Worklo
             message=messages.shrink_text(before, sizes, messages.gang_text(entry.gang, victim.gang.key)),
         )
         pods: list[PodsOnNode] = []
-        for want in victim.wants:
+        for want in victim.request.wants:
             last = last_nodes(victim.nodes_by_index(want.type), fewer.get(want.type, 0))
             pods += [PodsOnNode(want.shape, node, count) for node, count in sorted(last.items()) if node]
         gone = total_resources((member.requests, fewer.get(member.type, 0)) for member in victim.gang.members)

@@ -121,7 +121,7 @@ class PendingQueues:
 
     def _enqueue(self, entry: Workload, *, starving: bool) -> None:
         gang = entry.gang
-        if entry.request is None or gang.inadmissible:
+        if entry.problem or gang.inadmissible:
             return
         magnitude = None if gang.estimate is None else _magnitude(gang.estimate)
         since = entry.since

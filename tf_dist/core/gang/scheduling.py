@@ -14,11 +14,11 @@ from tf_dist.core.gang import elastic, messages, preemption
 from tf_dist.core.gang.backfill import ReservationCache, Reservations
 from tf_dist.core.gang.cache import EquivalentGangs, SchedulerCache, Workload, assigned_counts
 from tf_dist.core.gang.messages import explain_wait, unsatisfiable
-from tf_dist.core.gang.placement.pod_sets import Counts, GangRequest
+from tf_dist.core.gang.placement.pod_sets import Counts
 from tf_dist.core.gang.placement.search import NodeAssignments
 from tf_dist.core.gang.queue import FairSharingIterator, PendingQueues, QueueIterator
 from tf_dist.core.gang.quota import QueueUsage, queue_usage
-from tf_dist.core.gang.types import AdmissionPolicy, AssignedPods, Gang, GangDecisionError, Node
+from tf_dist.core.gang.types import AdmissionPolicy, AssignedPods, Gang, GangDecisionError
 from tf_dist.core.model.assignment import Admit, Resize, Sizes, Verdict, Wait
 from tf_dist.core.model.gang_queue import QueueingStrategy
 from tf_dist.core.model.reasons import Reason
@@ -161,7 +161,7 @@ class Scheduler:
         for queue in self._pending.queues.values():
             for group in queue.groups.values():
                 if moved or group.blocked_by is None:
-                    found = unsatisfiable(self.cache, self.cache.entries[group.ranks[0].uid], group.request)
+                    found = unsatisfiable(self.cache, self.cache.entries[group.ranks[0].uid])
                     before, group.blocked_by = group.blocked_by, found.reason if found is not None else ""
                     if before not in (None, group.blocked_by):
                         self._new.update(self.cache.entries[rank.uid].gang.job_uid for rank in group.ranks)
@@ -169,10 +169,6 @@ class Scheduler:
     def wake_at(self, now: float) -> float:
         """When to decide next: ``now`` after changes, otherwise when time alone may matter (inf: never)."""
         return now if self._seen != self.cache.changes else self._due
-
-    def gang(self, uid: str) -> Gang:
-        """A gang in the state of the last decision, with its assignment. KeyError: no such gang."""
-        return self.cache.entries[uid].gang
 
     def explain(self, uid: str) -> Verdict:
         """The state of a gang at the last decision: why it waits and its position, or its assignment.
@@ -202,17 +198,6 @@ class Scheduler:
             for name in cache.queues
             if name in cache.quotas
         }
-
-    @property
-    def gangs(self) -> list[Gang]:
-        """The gangs of all jobs at the last decision, in arbitrary order."""
-        return [entry.gang for entry in self.cache.entries.values() if not entry.gang.fallback_of]
-
-    @property
-    def nodes(self) -> list[Node]:
-        """The nodes that accept pods, by name, without assumed pods."""
-        snapshot = self.cache.assumed_pods.snapshot
-        return [snapshot.node(name) for name in snapshot.nodes]
 
 
 def _queue_facts_key(gang: Gang) -> tuple[object, ...]:
@@ -384,7 +369,7 @@ class SchedulingCycle:
     def _is_unchanged(self, group: EquivalentGangs) -> bool:
         """Whether its first gang could not start, and nothing has changed since."""
         entry = self._first(group)
-        if not all(self._cache.assumed_pods.lacks(_request(entry), counts) for counts in self._choices(entry)):
+        if not all(self._cache.assumed_pods.lacks(entry.request, counts) for counts in self._choices(entry)):
             return False
         return not self._cache.departing and (
             bool(entry.gang.fallback_of)
@@ -401,7 +386,7 @@ class SchedulingCycle:
         job = self._cache.entries[entry.gang.job_uid]
         uids = [job.uid, *(fallback.uid for fallback in job.gang.fallbacks)]
         better = [self._cache.entries[uid] for uid in uids[: uids.index(entry.uid)]]
-        return all(way.request is None or self._can_never_start(way) for way in better)
+        return all(way.problem or self._can_never_start(way) for way in better)
 
     def _waited(self, entry: Workload) -> float:
         return self.now - entry.since
@@ -411,7 +396,7 @@ class SchedulingCycle:
 
         ResourceQuotas are independent of queues, so a gang that waits for one blocks no other.
         """
-        request = _request(entry)
+        request = entry.request
         if self._cache.resource_quotas.beyond(entry.gang, request.least) is not None:
             return True
         if not self._cache.quotas.could_fit(entry.queue, request.need(request.least)):
@@ -425,7 +410,7 @@ class SchedulingCycle:
         for counts in self._choices(entry):
             nodes = self._find(entry, counts)
             if nodes is not None:
-                full = _request(entry).full
+                full = entry.request.full
                 return (counts, nodes) if counts == full else self._largest(entry, counts, full, nodes)
         return None
 
@@ -435,7 +420,7 @@ class SchedulingCycle:
         An elastic gang starts smaller only after it has waited for a while. For other gangs, the minimum is not a size:
         the other replicas start as capacity becomes free.
         """
-        request = _request(entry)
+        request = entry.request
         yield request.full
         if request.elastic and (request.starts_early or self._waited(entry) >= self._policy.shrink_after):
             yield request.least
@@ -445,7 +430,7 @@ class SchedulingCycle:
         return list(self._choices(entry))[-1]
 
     def _find(self, entry: Workload, counts: Counts) -> NodeAssignments | None:
-        if self._cache.assumed_pods.lacks(_request(entry), counts):
+        if self._cache.assumed_pods.lacks(entry.request, counts):
             return None
         if self._cache.resource_quotas.beyond(entry.gang, counts, more=entry.admitted) is not None:
             return None
@@ -469,7 +454,7 @@ class SchedulingCycle:
 
     def _start(self, entry: Workload, counts: Counts, nodes: NodeAssignments) -> None:
         """Admit a gang, or provisionally a fallback. Later fallbacks of the job are no longer considered."""
-        types = [want.type for want in _request(entry).wants]
+        types = [want.type for want in entry.request.wants]
         named = zip(types, nodes, strict=True) if entry.gang.pinned else ()
         placement = {type_: dict(sorted(pods.items())) for type_, pods in named if pods}
         assigned = AssignedPods(at=self.now, sizes=dict(zip(types, counts, strict=True)), placement=placement)
@@ -571,7 +556,7 @@ class SchedulingCycle:
 
     def _assign_other_nodes(self, entry: Workload, left: dict[str, Counter[str]]) -> None:
         """Give up the nodes ``left``, and assign others to these pods, if there are any."""
-        gang, request, assigned = entry.gang, _request(entry), entry.gang.assigned
+        gang, request, assigned = entry.gang, entry.request, entry.gang.assigned
         if assigned is None:
             return
         placement = {type_: Counter(nodes) - left.get(type_, Counter()) for type_, nodes in assigned.placement.items()}
@@ -611,7 +596,7 @@ class SchedulingCycle:
                 raise GangDecisionError(entry.uid, error) from error
 
     def _start_rest_of(self, entry: Workload) -> None:
-        has, request = assigned_counts(entry.gang), _request(entry)
+        has, request = assigned_counts(entry.gang), entry.request
         missing = tuple(max(0, want.least - has[want.type]) for want in request.wants)
         needed = tuple(max(0, want.start - has[want.type]) for want in request.wants)
         first = [at for at in _by_priority(entry) if missing[at]]
@@ -645,11 +630,5 @@ class SchedulingCycle:
 
 def _by_priority(entry: Workload) -> list[int]:
     """The members of a gang by number, in the order in which their pods start."""
-    wants = _request(entry).wants
+    wants = entry.request.wants
     return sorted(range(len(wants)), key=lambda at: -wants[at].member.priority)
-
-
-def _request(entry: Workload) -> GangRequest:
-    """The request of a queued gang. (Invalid gangs are not queued.)"""
-    assert entry.request is not None
-    return entry.request

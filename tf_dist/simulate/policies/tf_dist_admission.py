@@ -86,7 +86,7 @@ class TfDistAdmission:
             return False
         elif gang.assigned is None:  # to be resized is the last word on a gang that was admitted in the same round
             world.resume(run, self._layout(verdict.placement))
-            self._put(self._scheduler.gang(uid))
+            self._put(self._scheduler.cache.entries[uid].gang)
         else:
             world.resize(run, self._layout(verdict.placement))
             place = replace(gang.assigned, sizes=verdict.sizes, placement=verdict.placement, resized=world.now)

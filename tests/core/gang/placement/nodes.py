@@ -41,9 +41,17 @@ def wants(room: NodeSnapshot, *members: PodSet) -> list[tuple[PodClass, int]]:
     return [(room.shape(each), each.count) for each in members]
 
 
+def free(room: NodeSnapshot, name: str) -> dict[str, Decimal]:
+    """What is free on a node, of the resources that pods have requested."""
+    room.ready()
+    row, columns = room.table.row[name], room.catalogue.columns.items()
+    cells = {resource: Decimal(room.table.cells[column][row]) for resource, column in columns}
+    return {resource: amount / 1000 if resource == "cpu" else amount for resource, amount in cells.items()}
+
+
 def state(room: NodeSnapshot) -> dict[str, dict[str, Decimal]]:
     """Everything that is free, by node."""
-    return {name: room.free(name) for name in room.nodes}
+    return {name: free(room, name) for name in room.nodes}
 
 
 def bits(room: NodeSnapshot) -> list[bytes]:

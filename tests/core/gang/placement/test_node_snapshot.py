@@ -21,6 +21,7 @@ from tests.core.gang.placement.nodes import (
     allowed,
     bits,
     clusters,
+    free,
     gangs,
     less,
     member,
@@ -65,12 +66,12 @@ def test_how_many_have_room_is_counted_node_by_node() -> None:
     "ask",
     [
         lambda room, shape: room.nodes,
-        lambda room, shape: room.free("c"),
+        lambda room, shape: free(room, "c"),
         lambda room, shape: room.domains("zone").names,
         lambda room, shape: np.asarray(room.mask(shape)).tolist(),
         lambda room, shape: room.capacity(shape).total,
         lambda room, shape: room.most_ever(shape),
-        lambda room, shape: (room.take(shape, "c", 1), room.free("c")),
+        lambda room, shape: (room.take(shape, "c", 1), free(room, "c")),
     ],
 )
 def test_a_node_that_has_just_come_is_in_every_answer(ask: Callable[[NodeSnapshot, PodClass], Any]) -> None:
@@ -90,7 +91,7 @@ def test_what_is_asked_for_is_rounded_up_and_what_there_is_down() -> None:
     assert room.most(room.shape(member(cpu="0.6661"))) == 3 - 1
     assert room.most(room.shape(member(memory="5.2"))) == 1
     assert room.most(room.shape(member(gpu="0.5"))) == 1
-    assert room.free("n") == {"cpu": Decimal("1.999"), "memory": 10, "pods": 0, GPU: 1}
+    assert free(room, "n") == {"cpu": Decimal("1.999"), "memory": 10, "pods": 0, GPU: 1}
 
 
 def test_amounts_of_any_size_are_exact() -> None:
@@ -102,10 +103,10 @@ def test_amounts_of_any_size_are_exact() -> None:
     assert room.most(room.shape(member(cpu="19999.999"))) == 1
     huge = room.shape(member(memory=10**30))
     assert (room.most(huge), room.most_ever(huge)) == (0, 0)
-    before = room.free("n")
+    before = free(room, "n")
     room.take(huge, "n", 20)
     room.give(huge, "n", 20)
-    assert room.free("n") == before
+    assert free(room, "n") == before
 
 
 def test_what_a_pod_does_not_ask_for_never_keeps_it_away() -> None:
@@ -154,9 +155,9 @@ def test_pods_that_are_there_take_room_even_below_zero() -> None:
     room = NodeSnapshot([node("n", cpu=2)])
     shape = room.shape(member(cpu=1))
     room.take(shape, "n", 3)
-    assert (room.free("n")["cpu"], room.most(shape)) == (-1, 0)
+    assert (free(room, "n")["cpu"], room.most(shape)) == (-1, 0)
     room.give(shape, "n", 2)
-    assert (room.free("n")["cpu"], room.most(shape)) == (1, 1)
+    assert (free(room, "n")["cpu"], room.most(shape)) == (1, 1)
     with pytest.raises(KeyError):
         room.take(shape, "gone", 1)
 

@@ -19,6 +19,7 @@ from tests.core.gang.placement.nodes import (
     allowed,
     bits,
     clusters,
+    free,
     gangs,
     less,
     member,
@@ -83,7 +84,7 @@ def test_the_room_that_is_left_is_what_was_there_less_what_was_placed(
         if not isinstance(result, int):
             left = _after(left, gang, result)
     for after in left:
-        found = room.free(after.name)
+        found = free(room, after.name)
         for resource, value in after.free.items():
             if resource in found:
                 # Half thousandths of a CPU are rounded against the pod, once for each of at most 36.
@@ -123,7 +124,7 @@ def test_a_snapshot_with_a_history_finds_what_one_made_anew_finds(
     running: list[tuple[list[tuple[PodClass, int]], list[dict[str, int]]]] = []
     for gang, locality, keep, ends in sequence:
         wanted = wants(room, *gang)
-        fresh = NodeSnapshot([replace(each, free=room.free(each.name)) for each in cluster], room.catalogue)
+        fresh = NodeSnapshot([replace(each, free=free(room, each.name)) for each in cluster], room.catalogue)
         found = place_gang(room, wanted, locality=locality, keep=keep)
         # The nodes that a gang is on come first for its next members, so their order matters too.
         assert repr(found) == repr(place_gang(fresh, wanted, locality=locality, keep=keep))

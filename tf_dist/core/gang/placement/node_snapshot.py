@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from decimal import Decimal
 from typing import Final
 
 from tf_dist.errors import MissingPackage
@@ -29,7 +28,6 @@ from tf_dist.core.gang.placement.pod_sets import (
     PodClassRegistry,
     PodsOnNode,
     Requests,
-    from_units,
     is_extended_resource,
     units,
 )
@@ -392,15 +390,6 @@ class NodeSnapshot:
         """The names of all nodes, in their order."""
         self.ready()
         return self.table.names
-
-    def free(self, node: str) -> dict[str, Decimal]:
-        """The free resources of a node, of those that pods have requested; KeyError if it is unknown."""
-        self.ready()
-        row = self.table.row[node]
-        return {
-            resource: from_units(resource, self.table.cells[column][row])
-            for resource, column in self.catalogue.columns.items()
-        }
 
     def emptied(self, more: Iterable[Node] = ()) -> NodeSnapshot:
         """A snapshot of the same nodes without pods, and of ``more``, with the same catalogue."""

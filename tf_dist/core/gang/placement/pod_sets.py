@@ -17,14 +17,7 @@ from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
 from tf_dist.core.gang.placement.predicates import InvalidConstraints
-from tf_dist.core.gang.types import (
-    EXCLUSIVE_CAPACITY,
-    EXCLUSIVE_PREFIX,
-    Gang,
-    PodSet,
-    Resources,
-    TopologyRequest,
-)
+from tf_dist.core.gang.types import EXCLUSIVE_CAPACITY, EXCLUSIVE_PREFIX, Gang, PodSet, Resources, TopologyRequest
 from tf_dist.core.model.job import Document
 
 CPU: Final = 0
@@ -129,11 +122,6 @@ def to_units(resource: str, value: Decimal, *, up: bool) -> int:
     return max(-_MOST, min(_MOST, whole))
 
 
-def from_units(resource: str, amount: int) -> Decimal:
-    """The integer of a column as a quantity."""
-    return Decimal(amount) / 1000 if resource == "cpu" else Decimal(amount)
-
-
 @dataclass(frozen=True, slots=True)
 class PodGroups:
     """The pods of a gang by class, in the order of placement: most accelerators first."""
@@ -226,6 +214,10 @@ class GangRequest:
             pairs = zip(self.wants, counts, strict=True)
             need = self.needs[counts] = total_resources((want.member.requests, count) for want, count in pairs)
         return need
+
+
+NO_REQUEST: Final = GangRequest((), None, (), (), ())
+"""The request of an invalid gang, which is not queued."""
 
 
 def total_resources(parts: Iterable[tuple[Resources, int]]) -> dict[str, Decimal]:

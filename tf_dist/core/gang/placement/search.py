@@ -21,14 +21,7 @@ from typing import Final
 
 import numpy as np
 
-from tf_dist.core.gang.placement.node_snapshot import (
-    ALL_NODES,
-    Ints,
-    NodeMask,
-    NodeSnapshot,
-    Rows,
-    TopologyDomains,
-)
+from tf_dist.core.gang.placement.node_snapshot import ALL_NODES, Ints, NodeMask, NodeSnapshot, Rows, TopologyDomains
 from tf_dist.core.gang.placement.pod_sets import Counts, GangRequest, PodClass, PodGroups, PodsOnNode, group_by_class
 from tf_dist.core.gang.placement.predicates import REFUSED_NODES, untolerated_taint
 from tf_dist.core.gang.types import Node, Resources, TopologyRequest, UnavailableNode

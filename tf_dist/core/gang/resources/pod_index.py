@@ -11,13 +11,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any, Final, TypeVar
 
-from tf_dist.core.gang.placement.anti_affinity import (
-    Key,
-    PodKind,
-    exclusive_cost,
-    kind_of,
-    pods_exclude_each_other,
-)
+from tf_dist.core.gang.placement.anti_affinity import Key, PodKind, exclusive_cost, kind_of, pods_exclude_each_other
 from tf_dist.core.gang.placement.predicates import InvalidConstraints, untolerated_taint
 from tf_dist.core.gang.resources.pod_requests import parse_resources, pod_requests, subtract_resources
 from tf_dist.core.gang.types import EXCLUSIVE_CAPACITY, Node, Resources, UnavailableNode
