@@ -28,7 +28,7 @@ from tests.core.gang.gangs import (
     workers,
 )
 from tests.core.gang.placement.nodes import free
-from tf_dist.core.gang.backfill import Reservation, make_reservation, with_reserved_kept, with_reserved_taken
+from tf_dist.core.gang.backfill import Reservation, make_reservation, with_reserved
 from tf_dist.core.gang.cache import SchedulerCache, Workload
 from tf_dist.core.gang.placement.pod_sets import PodsOnNode
 from tf_dist.core.gang.types import AdmissionPolicy, Gang
@@ -413,22 +413,20 @@ def state(case: Case) -> object:
 
 
 def check_views(case: Case, made: Sequence[Reservation]) -> None:
-    """``with_reserved_taken`` is the room when all have what they reserved, ``with_reserved_kept`` that less what is
-    held back for them."""
+    """``with_reserved`` is the room when all have started with what they reserved, otherwise that less what is held
+    back for them."""
     before = state(case)
-    for view, parts in (
-        (with_reserved_taken, [gpus(one.pods) for one in made]),
-        (with_reserved_kept, [gpus(one.hold) for one in made]),
+    for started, parts in (
+        (True, [gpus(one.pods) for one in made]),
+        (False, [gpus(one.hold) for one in made]),
     ):
-        with view(case.cache, made):
+        with with_reserved(case.cache, made, started=started):
             rooms, used = state(case)  # type: ignore[misc]
             free, had = before  # type: ignore[misc]
             assert rooms == {name: free[name] - sum(part.get(name, 0) for part in parts) for name in free}
             for name, now, then in zip(QUEUES, used, had, strict=True):
                 mine = [one for one in made if one.entry.queue == name]
-                added = sum(
-                    need(one.entry) if view is with_reserved_taken else one.reserved_quota.get(GPU, 0) for one in mine
-                )
+                added = sum(need(one.entry) if started else one.reserved_quota.get(GPU, 0) for one in mine)
                 assert now.get(GPU, 0) == then.get(GPU, 0) + added
         assert state(case) == before
 

@@ -188,7 +188,7 @@ def make_reservation(
     underway = releases_underway(cache)
     running = (cache.running[uid] for uid in cache.ends) if ended else ()
     coming = (Release(one, one.held.remaining, one.held.remaining_quota) for one in running if not one.releasing)
-    with with_reserved_taken(cache, earlier), WhatIf(cache, chain(underway, coming)) as supposing:
+    with with_reserved(cache, earlier, started=True), WhatIf(cache, chain(underway, coming)) as supposing:
         supposing.to(len(underway))
         nodes = fewest_releases(cache, supposing, entry, counts)
         if nodes is None:
@@ -243,22 +243,15 @@ def _held_back(
     return hold
 
 
-def with_reserved_taken(cache: SchedulerCache, reserved: Sequence[Reservation]) -> AbstractContextManager[None]:
-    """Nodes and quota after these reservations have started."""
-    return _taken(cache, [(one.entry.queue, one.need, one.pods) for one in reserved])
-
-
-def with_reserved_kept(cache: SchedulerCache, reserved: Sequence[Reservation]) -> AbstractContextManager[None]:
-    """Nodes and quota without the capacity that is kept for these reservations."""
-    return _taken(cache, [(one.entry.queue, one.reserved_quota, one.hold) for one in reserved])
-
-
 @contextmanager
-def _taken(cache: SchedulerCache, taken: list[tuple[str, Resources, Sequence[PodsOnNode]]]) -> Iterator[None]:
-    """Nodes and quota without the taken capacity, by queue."""
+def with_reserved(cache: SchedulerCache, reserved: Sequence[Reservation], *, started: bool) -> Iterator[None]:
+    """Nodes and quota after these reservations have ``started``, otherwise without the capacity kept for them."""
     mark = cache.mark()
-    for queue, quota, pods in taken:
-        cache.suppose(queue, quota, pods)
+    for one in reserved:
+        if started:
+            cache.suppose(one.entry.queue, one.need, one.pods)
+        else:
+            cache.suppose(one.entry.queue, one.reserved_quota, one.hold)
     try:
         yield
     finally:
@@ -340,7 +333,7 @@ class Reservations:
         key = request, entry.queue, counts, *self.made
         if key in known.kept_out or cache.assumed_pods.surely_lacks(request, counts):
             return None
-        with with_reserved_kept(cache, self.made):
+        with with_reserved(cache, self.made, started=False):
             found = find_now(cache, entry, counts)
         if found is None:
             known.kept_out.add(key)
@@ -356,7 +349,7 @@ class Reservations:
         if cache.assumed_pods.surely_lacks(request, counts):
             return None
         self._make()
-        with with_reserved_kept(cache, self.made):
+        with with_reserved(cache, self.made, started=False):
             if not cache.quotas.fits(entry.queue, request.need(counts)):
                 return None
             keep = Counter(node for want in request.wants for node in entry.nodes_by_index(want.type) if node)
@@ -365,7 +358,7 @@ class Reservations:
     def taken(self) -> AbstractContextManager[None]:
         """Nodes and quota after all reservations have started."""
         self._make()
-        return with_reserved_taken(self._cache, self.made)
+        return with_reserved(self._cache, self.made, started=True)
 
     def _make(self) -> None:
         for entry, counts in self._wanted:

@@ -398,9 +398,11 @@ class Quotas:
         """Whether ``queue`` may take back quota from ``victim``: if it is ``entitled``, and the victim's branch uses
         more than its own quota of a needed resource.
         """
+        if not self.entitled(queue, need, victim):
+            return False
         ours, theirs = self._branch(queue), self._branch(victim)
-        parting, limited = _common_depth(ours, theirs), (r for r, value in need.items() if value and r in ours.limits)
-        return self.entitled(queue, need, victim) and any(_over(theirs, parting, r) > 0 for r in limited)
+        parting = _common_depth(ours, theirs)
+        return any(_over(theirs, parting, r) > 0 for r, value in need.items() if value and r in ours.limits)
 
     def entitled(self, queue: str, need: Resources, victim: str) -> bool:
         """Whether ``queue``'s branch, below the common ancestor of the two, stays within its nominal quota."""

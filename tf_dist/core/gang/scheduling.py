@@ -542,15 +542,8 @@ class SchedulingCycle:
         found = self._cache.on_closed_nodes()
         for entry, left in sorted(found, key=lambda one: (-one[0].gang.priority, one[0].changed_at, one[0].uid)):
             locality = entry.gang.locality
-            if entry.releasing or (locality is not None and locality.required):
-                continue
-            if entry.uid not in self._confirmed:
-                self.awaits_confirmation = True
-                continue
-            try:
-                self._assign_other_nodes(entry, left)
-            except Exception as error:
-                raise GangDecisionError(entry.uid, error) from error
+            if not entry.releasing and not (locality is not None and locality.required):
+                self._change(self._assign_other_nodes, entry, left)
         if self.verdicts:
             self._cache.assumed_pods.settle()
 
@@ -585,15 +578,8 @@ class SchedulingCycle:
         for entry in sorted(self._cache.partial.values(), key=lambda entry: (-entry.gang.priority, entry.changed_at)):
             if overdue and (entry.changed_at >= oldest or self.now - entry.changed_at < self._policy.patience):
                 continue
-            if entry.releasing or entry.gang.inadmissible or entry.uid in self.verdicts:
-                continue
-            if entry.uid not in self._confirmed:
-                self.awaits_confirmation = True
-                continue
-            try:
-                self._start_rest_of(entry)
-            except Exception as error:
-                raise GangDecisionError(entry.uid, error) from error
+            if not (entry.releasing or entry.gang.inadmissible or entry.uid in self.verdicts):
+                self._change(self._start_rest_of, entry)
 
     def _start_rest_of(self, entry: Workload) -> None:
         has, request = assigned_counts(entry.gang), entry.request
@@ -609,6 +595,16 @@ class SchedulingCycle:
                 # Gangs that are decided next must not get what is counted for pods without assigned nodes.
                 self._cache.assumed_pods.settle()
                 return
+
+    def _change(self, decide: Callable[..., None], entry: Workload, *rest: object) -> None:
+        """Decide about an admitted gang, once its admission is written."""
+        if entry.uid not in self._confirmed:
+            self.awaits_confirmation = True
+            return
+        try:
+            decide(entry, *rest)
+        except Exception as error:
+            raise GangDecisionError(entry.uid, error) from error
 
     def _resize(self, gang: Gang, text: Callable[[Sizes, Sizes], str]) -> None:
         """Record that a gang has more pods, or pods on other nodes."""

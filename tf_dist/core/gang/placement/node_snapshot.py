@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from tf_dist.errors import MissingPackage
@@ -393,10 +394,7 @@ class NodeSnapshot:
 
     def emptied(self, more: Iterable[Node] = ()) -> NodeSnapshot:
         """A snapshot of the same nodes without pods, and of ``more``, with the same catalogue."""
-        empty = (
-            Node(name=n.name, allocatable=n.allocatable, free=n.allocatable, labels=n.labels, taints=n.taints)
-            for n in self._nodes.values()
-        )
+        empty = (replace(node, free=node.allocatable) for node in self._nodes.values())
         return NodeSnapshot([*empty, *more], self.catalogue)
 
     def _check_no_mark(self) -> None:
