@@ -23,6 +23,8 @@ from tf_dist.core.model.reasons import Reason, reason_row
 from tf_dist.core.model.status import LIVE, STOPPED, Admission, Status
 from tf_dist.core.podbuilder import replica_pod, services, tf_config, volcano_plugins
 
+# Tasks that wait for others (Volcano's dependsOn)
+
 
 def dependencies_met(s: ReconcileContext, spec: ReplicaSpec) -> bool:
     """Whether the tasks that this one depends on are running: enough of their pods are ready or have succeeded."""
@@ -56,6 +58,9 @@ def _is_lost(s: ReconcileContext, type_: str) -> bool:
     if other is None:
         return False
     return other.replicas - s.facts.count(type_).failed < _needed(other) or dependencies_unreachable(s, other)
+
+
+# What is created
 
 
 def missing_objects(s: ReconcileContext) -> Iterator[Action]:
@@ -137,6 +142,9 @@ def backoff_until(status: Status, replica: ReplicaId) -> float:
     return max((status.backoffs[key].until for key in keys if key in status.backoffs), default=0.0)
 
 
+# The nodes that admission assigned: which replica goes to which node
+
+
 def assign_nodes(
     job: Job, placement: Placement, facts: PodClassification, wanted: Collection[ReplicaId]
 ) -> dict[ReplicaId, str]:
@@ -148,7 +156,7 @@ def assign_nodes(
     """
     found: dict[ReplicaId, str] = {}
     for type_ in {replica.type for replica in wanted} if placement else ():
-        found |= _of_type(job, placement, facts, type_)
+        found |= _nodes_of_type(job, placement, facts, type_)
     return {replica: node for replica, node in found.items() if replica in wanted}
 
 
@@ -174,7 +182,7 @@ def waiting_for_leaving_pods(
     return frozenset(found)
 
 
-def _of_type(job: Job, placement: Placement, facts: PodClassification, type_: str) -> dict[ReplicaId, str]:
+def _nodes_of_type(job: Job, placement: Placement, facts: PodClassification, type_: str) -> dict[ReplicaId, str]:
     listed = replica_nodes(job, placement, type_)
     free = Counter(listed)
     free.subtract(pod.node for replica, pod in facts.current.items() if replica.type == type_ and pod.node)
@@ -265,6 +273,9 @@ def _budgets(s: ReconcileContext) -> Iterator[Action]:
             yield Delete(kind, name, metadata.get("uid", ""))
         elif mapping(body.get("spec")).get("minAvailable") != len(s.job.replicas):
             yield Update(kind, name, {"spec": {"minAvailable": len(s.job.replicas)}})
+
+
+# What is deleted
 
 
 def effective_clean_pod_policy(job: Job, status: Status) -> CleanPodPolicy:
