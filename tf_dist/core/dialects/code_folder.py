@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from tf_dist.core.dialects.step_overrides import training_containers
-from tf_dist.core.model.fieldpath import FieldPath, list_items, mapping, mappings, text
+from tf_dist.core.model.fieldpath import FieldPath, list_items, mapping, mappings, text, value_at
 from tf_dist.core.model.job import Document
 from tf_dist.core.model.names import CODE, PACKAGES
 from tf_dist.core.model.overrides import Override, apply_overrides
@@ -87,7 +87,7 @@ class CodeOnCluster(NamedTuple):
 
 def packages_of(document: Document) -> tuple[str, ...]:
     """The packages that the replicas of a job need."""
-    return tuple(text(mapping(mapping(document.get("metadata")).get("annotations")).get(PACKAGES)).split())
+    return tuple(text(value_at(document, "metadata", "annotations", PACKAGES)).split())
 
 
 def with_packages(document: Document, packages: Iterable[str]) -> dict[str, Any]:
@@ -168,14 +168,14 @@ def code_parts(document: Document) -> list[str]:
     for _, _, _, pod in training_containers(document):
         for volume in mappings(pod.get("volumes")):
             if volume.get("name") == _PARTS:
-                sources = mappings(mapping(volume.get("projected")).get("sources"))
-                return [text(mapping(one.get("configMap")).get("name")) for one in sources]
+                sources = mappings(value_at(volume, "projected", "sources"))
+                return [text(value_at(one, "configMap", "name")) for one in sources]
     return []
 
 
 def code_archive_of(config_maps: Iterable[Document]) -> bytes:
     """The archive in these ConfigMaps."""
-    return b"".join(base64.b64decode(text(mapping(one.get("binaryData")).get("part"))) for one in config_maps)
+    return b"".join(base64.b64decode(text(value_at(one, "binaryData", "part"))) for one in config_maps)
 
 
 def _without_annotation(document: Document, name: str = CODE) -> dict[str, Any]:

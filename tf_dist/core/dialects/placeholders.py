@@ -25,7 +25,6 @@ _ARGO: Final = "inputs|outputs|workflow|steps|tasks|item|pod|retries|lastRetry|n
 _GO: Final = (
     "if|else|with|range|end|define|block|template|include|toYaml|toJson|default|quote|tpl|required|printf|int|not"
 )
-# The first that fits names the language.
 _YTT: Final = re.compile(
     r"#@\s*(?:data\.|load\(|if\b|for\b|end\b|def\b|overlay\b)[^\n]*|#@(?:data/values|overlay/)[^\n]*"
 )
@@ -65,40 +64,33 @@ _LANGUAGES: Final = tuple(
         ),
     )
 )
-_WHOLE_FILES: Final = 4  # the languages whose text is recognised anywhere in a file; the others only in a value
 _JSONNET: Final = re.compile(
     r"\bstd\.[a-z]\w*|^\s*local\s+\w+\s*=.*|\bimport(?:str)?\s+['\"][^'\"\n]*['\"]", re.MULTILINE
 )
+_TEMPLATES: Final = ((_JSONNET, "render it first: jsonnet FILE | tf-dist validate -"), *_LANGUAGES[:4])
+"""Languages whose text is recognised anywhere in a file; the others only in a value."""
 _LISTS_OF_WORDS: Final = frozenset({"command", "args"})  # a shell may fill in what is written there
 
 
 def find_placeholder(text: str) -> Placeholder | None:
     """The first placeholder of a value."""
-    for pattern, hint in _LANGUAGES:
-        if found := pattern.search(text):
-            return Placeholder(found[0], hint, found.start())
-    return None
+    return _first_of(_LANGUAGES, text)
 
 
 def find_ytt(text: str) -> Placeholder | None:
-    """The first expression of ytt in a file. ytt's expressions are comments in YAML, so the values seem to be
-    missing.
-    """
-    found = _YTT.search(text)
-    return (
-        Placeholder(found[0], "render the template first: ytt -f FILE | tf-dist validate -", found.start())
-        if found
-        else None
-    )
+    """The first expression of ytt in a file. To YAML these are comments, so the values seem to be missing."""
+    return _first_of([(_YTT, "render the template first: ytt -f FILE | tf-dist validate -")], text)
 
 
 def find_template(text: str) -> Placeholder | None:
     """The template language of a file that is not YAML, by its most characteristic mark."""
-    if found := _JSONNET.search(text):
-        return Placeholder(found[0].strip(), "render it first: jsonnet FILE | tf-dist validate -", found.start())
-    for pattern, hint in _LANGUAGES[:_WHOLE_FILES]:
+    return _first_of(_TEMPLATES, text)
+
+
+def _first_of(languages: Iterable[tuple[re.Pattern[str], str]], text: str) -> Placeholder | None:
+    for pattern, hint in languages:
         if found := pattern.search(text):
-            return Placeholder(found[0], hint, found.start())
+            return Placeholder(found[0].strip(), hint, found.start())
     return None
 
 

@@ -197,7 +197,9 @@ def default_spec(spec: Document) -> Document:
     filled["maxRetry"] = _or(filled.get("maxRetry"), DEFAULT_MAX_RETRY)
     if isinstance(tasks := filled.get("tasks"), list):
         filled["tasks"] = [_defaulted_task(task, index) for index, task in enumerate(tasks)]
-        filled["minAvailable"] = _or(filled.get("minAvailable"), _least(filled["tasks"]))
+        minimums = (value_at(task, "minAvailable") for task in filled["tasks"])
+        least = sum(count for count in minimums if type(count) is int)
+        filled["minAvailable"] = _or(filled.get("minAvailable"), least)
     if "tensorflow" in mapping(plugins := filled.get("plugins")) and "svc" not in mapping(plugins):
         filled["plugins"] = {**mapping(plugins), "svc": []}
     return filled
@@ -220,12 +222,6 @@ def _defaulted_task(task: object, index: int) -> object:
     if value_at(spec, "hostNetwork") is True:
         filled["template"] = {**filled["template"], "spec": {**spec, "dnsPolicy": "ClusterFirstWithHostNet"}}
     return filled
-
-
-def _least(tasks: list[object]) -> int:
-    """The sum of the tasks' minAvailable."""
-    counts = (value_at(task, "minAvailable") for task in tasks)
-    return sum(count for count in counts if type(count) is int)
 
 
 def build(job: VolcanoJob) -> Job:
@@ -289,13 +285,6 @@ def _roles(tensorflow: TensorFlowPlugin | None) -> Mapping[str, Role]:
     return tensorflow.roles if tensorflow else _BY_NAME
 
 
-def worker_task(spec: Spec) -> int | None:
-    """The index of the task of workers, or None."""
-    roles = _roles(volcano_plugins.tensorflow_plugin(spec.plugins))
-    names = [task_name(task, index) for index, task in enumerate(spec.tasks)]
-    return next((index for index, name in enumerate(names) if roles.get(name) is Role.WORKER), None)
-
-
 def _replica_spec(
     task: Task, index: int, tensorflow: TensorFlowPlugin | None, bounds: tuple[int | None, ...]
 ) -> ReplicaSpec:
@@ -304,7 +293,7 @@ def _replica_spec(
     names = [name for name in container_names(task.template) if isinstance(name, str)]
     container = TF_CONTAINER if TF_CONTAINER in names else next(iter(names), "")
     policy = value_at(task.template, "spec", "restartPolicy")
-    retries = task.max_retry or DEFAULT_MAX_RETRY
+    retries, after = task.max_retry or DEFAULT_MAX_RETRY, task.depends_on
     least, most = bounds if role is Role.WORKER else (None, None)
     smallest = min(task.count, least or task.count)
     return ReplicaSpec(
@@ -321,16 +310,9 @@ def _replica_spec(
         port=tensorflow.port if tensorflow else named_port(task.template, container, TF_PORT),
         pod_restart_policy=policy if isinstance(policy, str) else "Always",
         rules=policy_rules(task.policies),
-        depends=_dependency(task),
+        depends=Dependency(on=tuple(after.name), any=after.iteration == "any") if after and after.name else None,
         container_restarts=None if retries < 0 else retries,
     )
-
-
-def _dependency(task: Task) -> Dependency | None:
-    depends = task.depends_on
-    if depends is None or not depends.name:
-        return None
-    return Dependency(on=tuple(depends.name), any=depends.iteration == "any")
 
 
 # -- validation --
@@ -344,15 +326,18 @@ def validate(job: VolcanoJob, out: FieldErrors) -> None:
     # The svc plugin makes a service of the job's name, and a service's name starts with a letter.
     named = check_metadata(job.metadata, out, letter_first=plugins.svc)
     labels = [check_label(name, ("spec", "tasks", index, "name"), out) for index, name in enumerate(names)]
+    roles = _roles(volcano_plugins.tensorflow_plugin(spec.plugins))
+    worker = next((index for index, name in enumerate(names) if roles.get(name) is Role.WORKER), None)
     if named and all(labels):
         most = common_annotations.worker_bound(job.metadata.annotations, MAX_WORKERS) or 0
-        worker = worker_task(spec)
         counts = (max(task.count, most) if index == worker else task.count for index, task in enumerate(spec.tasks))
         check_pod_names(job.metadata, zip(names, counts, strict=True), out)
     _check_tasks(spec, names, out)
     _check_dependencies(spec.tasks, names, out)
     _check_gang(spec, out)
-    _check_elastic(job, out)
+    workers = None if worker is None else spec.tasks[worker].count
+    where = "there are none" if worker is None else f"spec.tasks[{worker}].replicas"
+    common_annotations.check_worker_bounds(job.metadata.annotations, workers, where, out)
     _check_volumes(spec, out)
     _check_not_done(spec, out)
     volcano_plugins.check_plugins(spec.plugins, names, out)
@@ -421,14 +406,6 @@ def _check_gang(spec: Spec, out: FieldErrors) -> None:
     if spec.min_success is not None and spec.min_success > spec.total:
         message = f"{counted(spec.min_success, 'pod')} must succeed, but the tasks have {spec.total}"
         out.error(("spec", "minSuccess"), message)
-
-
-def _check_elastic(job: VolcanoJob, out: FieldErrors) -> None:
-    """Check the annotations for fewer and for more workers."""
-    index = worker_task(job.spec)
-    task = None if index is None else job.spec.tasks[index]
-    where = "there are none" if index is None else f"spec.tasks[{index}].replicas"
-    common_annotations.check_worker_bounds(job.metadata.annotations, task.count if task else None, where, out)
 
 
 def _check_volumes(spec: Spec, out: FieldErrors) -> None:
