@@ -176,3 +176,10 @@ def test_an_elastic_job_that_is_scaled_down_grows_no_further(count: int, bound: 
     after = merged(document, scale_patch(document, count))
     assert workers(read(after)) == count
     assert after["metadata"]["annotations"] == {names.MIN_WORKERS: "1", names.MAX_WORKERS: bound}
+
+
+def test_a_stored_variable_without_a_readable_name_is_kept() -> None:
+    document = changed(v1(), "spec.tfReplicaSpecs.Worker.template.spec.containers.0.env", [{"name": ["a"]}])
+    made = apply_step_overrides(document, StepOverrides(env={"A": "b"}))
+    container = made["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
+    assert container["env"] == [{"name": "A", "value": "b"}, {"name": ["a"]}]

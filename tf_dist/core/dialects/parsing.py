@@ -80,7 +80,7 @@ def _advise(job: Job, document: Document, out: FieldErrors) -> None:
         classes.append(((*raw.loc, "spec", "priorityClassName"), value_at(raw.template, "spec", "priorityClassName")))
         containers = list(template_containers(raw.template))
         for place, container in containers:
-            named = {value_at(entry, "name") for entry in list_items(container.get("env"))}
+            named = [value_at(entry, "name") for entry in list_items(container.get("env"))]
             # The user's precedes tf-dist's in the environment, so tf-dist's takes effect.
             if job.tf_config is not TFConfigStyle.NONE and "TF_CONFIG" in named:
                 out.warn((*raw.loc, *place, "env"), "tf-dist sets TF_CONFIG, and this one is overridden", "remove it")

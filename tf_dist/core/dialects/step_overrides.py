@@ -13,7 +13,7 @@ from tf_dist.core.dialects.common_annotations import queue_overrides, worker_bou
 from tf_dist.core.dialects.common_schema import LAYOUTS, replica_path
 from tf_dist.core.dialects.parsing import read
 from tf_dist.core.dialects.registry import dialect_of, spec_dialect
-from tf_dist.core.model.fieldpath import FieldPath, format_field_path, list_items, mapping, value_at
+from tf_dist.core.model.fieldpath import FieldPath, format_field_path, list_items, mapping, text, value_at
 from tf_dist.core.model.job import Dialect, Document, Job, ReplicaSpec, Role
 from tf_dist.core.model.names import MAX_WORKERS, PACKAGES
 from tf_dist.core.model.overrides import Override, apply_overrides
@@ -207,7 +207,7 @@ def _resources(container: Mapping[str, Any], amounts: Mapping[str, str | int | f
 def _env(container: Mapping[str, Any], more: Mapping[str, str | Mapping[str, Any]]) -> list[Any]:
     """Insert variables first, because a variable can only refer to earlier ones."""
     own = list(list_items(container.get("env")))
-    taken = {value_at(variable, "name") for variable in own}
+    taken = {text(value_at(variable, "name")) for variable in own}
     new = ((name, value) for name, value in more.items() if name not in taken)
     return [
         *({"name": name, "valueFrom" if isinstance(value, Mapping) else "value": value} for name, value in new),

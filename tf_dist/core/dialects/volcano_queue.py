@@ -124,11 +124,11 @@ def _amounts(document: Document) -> _Amounts:
             if resource in above and below[resource] > above[resource]:
                 message = f"is {_written(above[resource])}, less than spec.{low}, {_written(below[resource])}"
                 out.error(("spec", *high.split("."), resource), message, f"write {_written(below[resource])} or more")
-    for key, least, most in (("weight", 0, 65535), ("priority", -INT32_MAX, INT32_MAX)):
+    bounds = (("weight", 0, 65535, "from 1 to 65535"), ("priority", -INT32_MAX, INT32_MAX, "of 32 bits"))
+    for key, least, most, which in bounds:
         said = value_at(document, "spec", key)
         if said is not None and (type(said) is not int or not least <= said <= most):
-            message = f"must be a whole number from {least} to {most}, not {describe_value(said)}"
-            out.error(("spec", key), message)
+            out.error(("spec", key), f"must be a whole number {which}, not {describe_value(said)}")
     if out.errors:
         raise InvalidQueue(out.errors)
     return found
