@@ -468,9 +468,10 @@ class ScheduleRunner:
             case "Completed" | "Failed" | "Terminated":
                 shape = self.site.shapes[uid(job)]
                 return not living or (shape.dialect == "v1" and shape.clean == "None")
-            case "Pending" if self.site.invariants.job(job) is None:
-                # Scaled beyond its own bounds before any controller had read it: it waits to be mended, and says so.
-                return bool(memory.get("refusedSpec")) and not living
+            case _ if self.site.invariants.job(job) is None:
+                # Scaled beyond its own bounds before any controller had read it, or while none ran: it waits to be
+                # mended, and says so. What it has of pods stays as it is.
+                return bool(memory.get("refusedSpec")) and (bool(memory.get("acceptedSpec")) or not living)
             case "Pending":
                 return memory.get("reason", "").startswith("NeverFits") and not living and self._never_fits(job)
         return False
