@@ -11,16 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from tf_dist.errors import MissingPackage
-
-try:
-    import numpy as np
-    from numpy.typing import NDArray
-except ModuleNotFoundError as error:  # whatever admits gangs imports this module before the others that need it
-    raise MissingPackage(
-        "Admitting and running jobs needs the package numpy",
-        hint="pip install 'tf-dist[controller]', in a checkout '.[controller]'",
-    ) from error
+import numpy as np
+from numpy.typing import NDArray
 
 from tf_dist.core.gang.placement.pod_sets import (
     CPU,

@@ -19,7 +19,15 @@ from decimal import Decimal
 from types import MappingProxyType
 from typing import Final
 
-import numpy as np
+from tf_dist.errors import MissingPackage
+
+try:
+    import numpy as np
+except ModuleNotFoundError as error:  # whatever admits gangs imports this module before the others that need it
+    raise MissingPackage(
+        "Admitting and running jobs needs the package numpy",
+        hint="pip install 'tf-dist[controller]', in a checkout '.[controller]'",
+    ) from error
 
 from tf_dist.core.gang.placement.node_snapshot import ALL_NODES, Ints, NodeMask, NodeSnapshot, Rows, TopologyDomains
 from tf_dist.core.gang.placement.pod_sets import Counts, GangRequest, PodClass, PodGroups, PodsOnNode, group_by_class
