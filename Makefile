@@ -1,7 +1,7 @@
 # Everything there is to set up: `make demo` trains for real, `make test` runs the tests.
 .DEFAULT_GOAL := help
 .PHONY: help install images manifests reference demo demo-job demo-argo docs site-pictures test test-slow test-stack test-faults test-packages \
-	test-clients test-airflow-lines test-newest-python test-api-server test-nodes test-cluster test-containers test-all \
+	test-clients test-airflow-lines test-newest-python test-api-server node-images test-nodes test-cluster test-containers test-all \
 	mutants lint check bench soak fault-mutants nightly clean
 
 # The first Python of the machine that is new enough.
@@ -88,6 +88,9 @@ test-newest-python: ## Run the tests on Python 3.13, if it is installed
 
 test-api-server: .venv/installed ## Run test-cluster on the Kubernetes of ../shared, if it is built
 	.ci/cluster api
+
+node-images: .venv/installed ## Build the images of test-nodes, unless the checkout has not changed since
+	.ci/cluster images
 
 test-nodes: .venv/installed ## Run test-containers on three nodes of ../shared, if they are built
 	.ci/cluster containers
