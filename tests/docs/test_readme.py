@@ -24,6 +24,7 @@ def test_first_commands_install() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(660)  # longer than that of the commands
 def test_commands_work_in_order_on_fresh_clone(tf_dist: Program) -> None:
     pytest.importorskip("tensorflow", reason="TensorFlow is missing: pip install '.[tensorflow]'")
     clone = tf_dist.folder / "clone"
