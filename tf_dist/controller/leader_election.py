@@ -99,7 +99,9 @@ class LeaderElector:
         self.identity = identity or unique_identity()
         self.problem: ClusterError | None = None  # why the last step failed
         self.epoch = 0  # how often the Lease was won: in between, others may have held it
-        self.other_since = math.inf  # since when another leads, by our monotonic clock (inf: nobody does)
+        self.other_since = (
+            math.inf
+        )  # monotonic seconds: the start of another process's leadership (inf: no other leads)
         self._wider = wider
         self._wanted, self._busy = wanted, busy
         self._duration = duration
@@ -509,7 +511,7 @@ class LeaseLeadership:
             elector.step()
 
     def start(self) -> None:
-        """Begin to stand for the Leases."""
+        """Start the election for each kind, in threads."""
         for elector in self.electors.values():
             elector.start()
 

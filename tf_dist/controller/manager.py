@@ -131,7 +131,7 @@ class Manager(Service):
     # Its life
 
     def start(self) -> Self:
-        """Begin to follow the cluster and to stand for the Leases. ClusterError when the port is taken."""
+        """Start the informers and leader election. ClusterError when the port is taken."""
         with ExitStack() as stack:
             pages = {
                 "/healthz": lambda: probe_response(self.unhealthy()),

@@ -43,7 +43,7 @@ ObjectRule = Callable[[Mapping[str, Any], FieldPath, FieldErrors], None]
 _PORT_NAME: Final = re.compile(r"(?=.*[a-z])(?=.{1,15}$)[a-z0-9](?:-?[a-z0-9])*")
 _SUBDOMAIN: Final = re.compile(rf"{DNS_LABEL.pattern}(?:\.{DNS_LABEL.pattern})*")
 _KEY: Final = re.compile(r"(?!\.{1,2}$)(?!\.\.)[-._a-zA-Z0-9]{1,253}")
-_VARIABLE: Final = re.compile(r"[ -<>-~]+")  # printable ASCII but for "="
+_VARIABLE: Final = re.compile(r"[ -<>-~]+")  # printable ASCII except "="
 _HEADER: Final = re.compile(r"[-A-Za-z0-9]+")
 _KEY_HINT: Final = "a key is at most 63 letters, digits, '-', '_' and '.'; a domain and '/' may stand before it"
 _VALUE_HINT: Final = "at most 63 letters, digits, '-', '_' and '.', a letter or digit first and last"

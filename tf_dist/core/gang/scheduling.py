@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf
 
 from tf_dist.core.gang import elastic, messages, preemption
@@ -543,7 +544,7 @@ class SchedulingCycle:
         for entry, left in sorted(found, key=lambda one: (-one[0].gang.priority, one[0].changed_at, one[0].uid)):
             locality = entry.gang.locality
             if not entry.releasing and not (locality is not None and locality.required):
-                self._change(self._assign_other_nodes, entry, left)
+                self._change(entry, partial(self._assign_other_nodes, entry, left))
         if self.verdicts:
             self._cache.assumed_pods.settle()
 
@@ -579,7 +580,7 @@ class SchedulingCycle:
             if overdue and (entry.changed_at >= oldest or self.now - entry.changed_at < self._policy.patience):
                 continue
             if not (entry.releasing or entry.gang.inadmissible or entry.uid in self.verdicts):
-                self._change(self._start_rest_of, entry)
+                self._change(entry, partial(self._start_rest_of, entry))
 
     def _start_rest_of(self, entry: Workload) -> None:
         has, request = assigned_counts(entry.gang), entry.request
@@ -596,13 +597,13 @@ class SchedulingCycle:
                 self._cache.assumed_pods.settle()
                 return
 
-    def _change(self, decide: Callable[..., None], entry: Workload, *rest: object) -> None:
+    def _change(self, entry: Workload, decide: Callable[[], None]) -> None:
         """Decide about an admitted gang, once its admission is written."""
         if entry.uid not in self._confirmed:
             self.awaits_confirmation = True
             return
         try:
-            decide(entry, *rest)
+            decide()
         except Exception as error:
             raise GangDecisionError(entry.uid, error) from error
 

@@ -56,9 +56,11 @@ class _Type:
 
 
 @functools.cache
-def _tables() -> Any:
+def _tables() -> dict[str, dict[str, Any]]:
     # Read when it is needed first: most commands need it for one document, or for none.
-    return json.loads((resources.files(__package__) / "kubernetes_types.json").read_text(encoding="utf-8"))
+    text = (resources.files(__package__) / "kubernetes_types.json").read_text(encoding="utf-8")
+    tables: dict[str, dict[str, Any]] = json.loads(text)
+    return tables
 
 
 _resolved: Final[dict[str, _Type]] = {}

@@ -1,7 +1,7 @@
 """The standard parameter server of v1alpha1, which no template of the user describes.
 
-The operator of the seed shipped the server in a ConfigMap; here it is the container's command, so that it needs no
-mount. It has the same flags: the cluster as ``master|h:p,ps|h:p;h:p``.
+The original operator shipped the server in a ConfigMap. Here it is the container's command, so that it needs no mount.
+It has the same flags: the cluster as ``master|h:p,ps|h:p;h:p``.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from tf_dist.errors import MissingPackage
 
 try:
     import numpy as np
-except ModuleNotFoundError as error:  # whatever admits gangs imports this module before the others that need it
+except ModuleNotFoundError as error:  # admission imports this module before the others that use numpy
     raise MissingPackage(
         "Admitting and running jobs needs the package numpy",
         hint="pip install 'tf-dist[controller]', in a checkout '.[controller]'",
