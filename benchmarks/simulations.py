@@ -1,4 +1,4 @@
-"""Policies compared on the virtual clock, in the same run: ours, kube-scheduler's, the seed's, and those of the books.
+"""Policies compared on the virtual clock, in the same run: ours, kube-scheduler's, DRAGON's, and those of the books.
 
 ``python -m benchmarks simulate`` takes the short figures. ``python -m benchmarks.simulations`` prints the whole tables,
 over more seeds; that takes some minutes.
@@ -96,7 +96,7 @@ def kueue_makespan() -> dict[str, Measured]:
     return found
 
 
-# -- the claim of the seed's paper --
+# -- the claim of the paper on DRAGON --
 
 
 def claim(cluster: str, load: float, policy: str, seeds: int) -> Figures:

@@ -137,7 +137,7 @@ def views(*pods: Any) -> tuple[PodView, ...]:
 
 
 def v1alpha1_job(*specs: ReplicaSpec, policy: RunPolicy | None = None, **fields: Any) -> Job:
-    """The seed's README job: one master that decides, a worker, a parameter server."""
+    """The job of tf-operator's README: one master that decides, a worker, a parameter server."""
     specs = specs or (
         replicas("MASTER", 1, rules=CHIEF, last_exit_counts=True),
         replicas("WORKER", 1, rules=REPLACED, last_exit_counts=True),

@@ -24,7 +24,7 @@ from tf_dist.simulate.scenario import Cluster, Layout, Scenario, SimJob, Speed
 from tf_dist.simulate.traces import TRACES, TraceOptions
 
 CLUSTER = Cluster(nodes=3, gpus=4, cpu=64)
-ELASTIC = {"seed", "dragon", "ours"}
+ELASTIC = {"auto-scale", "dragon", "ours"}
 
 
 @st.composite

@@ -1,4 +1,4 @@
-"""Placing whole jobs: packed, spread, and as the seed did (one node first, else spill)."""
+"""Placing whole jobs: packed, spread, and as tf-operator-Dragon did (one node first, else spill)."""
 
 from __future__ import annotations
 

@@ -85,30 +85,30 @@ def test_with_a_timeout_all_end_at_last() -> None:
     assert sum(run.timeouts for run in world.runs) > 0
 
 
-# -- the seed's rules --
+# -- those of auto-scale --
 
 
-def test_seed_shrinks_the_first_started_for_a_job_that_waits_two_minutes() -> None:
+def test_auto_scale_shrinks_the_first_started_for_a_job_that_waits_two_minutes() -> None:
     jobs = (gang("a", 0, 4, least=2), gang("b", 1, 4, least=2), gang("c", 10, 2))
-    world = run("seed", *jobs)
+    world = run("auto-scale", *jobs)
     assert starts(world) == {"a": 0, "b": 1, "c": 150}  # starving from 130; the controller looks at 150
     assert at(world, 149) == {"a": {0: 4}, "b": {1: 4}}
     assert at(world, 151) == {"a": {0: 2}, "b": {1: 4}, "c": {0: 2}}
 
 
-def test_seed_shrinks_for_the_smallest_minimum_not_for_the_longest_wait() -> None:
+def test_auto_scale_shrinks_for_the_smallest_minimum_not_for_the_longest_wait() -> None:
     jobs = (gang("a", 0, 4, least=1), gang("b", 0, 4), gang("c", 10, 3), gang("d", 11, 1))
-    world = run("seed", *jobs)
+    world = run("auto-scale", *jobs)
     assert (starts(world)["d"], at(world, 151)["a"]) == (150, {0: 3})
 
 
-def test_seed_starts_with_the_minimum_but_with_nothing_in_between() -> None:
-    world = run("seed", gang("a", 0, 4), gang("b", 0, 2), gang("c", 1, 4, least=1))
+def test_auto_scale_starts_with_the_minimum_but_with_nothing_in_between() -> None:
+    world = run("auto-scale", gang("a", 0, 4), gang("b", 0, 2), gang("c", 1, 4, least=1))
     assert at(world, 2)["c"] == {1: 1}  # there is room for two
 
 
-def test_seed_grows_beside_the_parameter_server_after_a_minute() -> None:
-    world = run("seed", gang("a", 0, 2, most=8))
+def test_auto_scale_grows_beside_the_parameter_server_after_a_minute() -> None:
+    world = run("auto-scale", gang("a", 0, 2, most=8))
     assert at(world, 59)["a"] == {0: 2}
     assert at(world, 61)["a"] == {0: 4}
     assert world.runs[0].ended == pytest.approx(60 + 15 + (LONG - 60) / 2)
@@ -138,10 +138,10 @@ def test_dragon_starts_with_any_size_from_the_minimum_on() -> None:
 
 
 def test_dragon_holds_all_back_for_a_job_that_cannot_be_helped() -> None:
-    """And the seed's rules do not: there it is only starving after two minutes."""
+    """And auto-scale does not: there it is only starving after two minutes."""
     jobs = (gang("a", 0, 4, 200), gang("b", 0, 3, 200), gang("c", 10, 2, 10), gang("d", 50, 1, 10))
     assert starts(run("dragon", *jobs)) == {"a": 0, "b": 0, "c": 200, "d": 200}
-    assert starts(run("seed", *jobs))["d"] == 50
+    assert starts(run("auto-scale", *jobs))["d"] == 50
 
 
 def test_dragon_grows_node_by_node_wherever_the_parameter_server_is() -> None:

@@ -189,10 +189,10 @@ def with_pod(layout: Layout, node: int, *, server: bool = False) -> Layout:
 
 
 def node_after_node(floor: FreeCapacity, job: SimJob, size: int) -> Layout | None:
-    """Like the seed: one node if it fits all workers, else node after node; servers where most workers are.
+    """As tf-operator-Dragon: one node if it fits all workers, else node after node; servers where most workers are.
 
-    Nodes are ordered by number. The seed used the random order of a Go map. It also reserved no capacity for parameter
-    servers, so these might not start. Here they move to the next node if necessary.
+    Nodes are ordered by number; there, by the random order of a Go map. It also reserved no capacity for
+    parameter servers, so these might not start. Here they move to the next node if necessary.
     """
     units = floor.of_worker(job)
     nodes = range(len(floor.units))

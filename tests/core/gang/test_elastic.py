@@ -326,7 +326,7 @@ def test_what_one_gets_does_not_go_back_and_forth() -> None:
     assert sum(sizes(found).values()) == 4
 
 
-# -- the seed's rules as they were meant (two nodes of four GPUs; jobs A, B and C) --
+# -- DRAGON's rules as they were meant (two nodes of four GPUs; jobs A, B and C) --
 
 
 def seed_job(name: str, least: int, count: int, most: int, at: float) -> Gang:

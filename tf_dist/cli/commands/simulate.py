@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tf_dist.simulate.traces import TraceOptions
 
 _TRACE = "philly, helios, dragon, kueue, storm, or a file of jobs (.csv, .yaml)."
-_POLICY = "A policy to compare; again for more: ours, easy, skip, fifo, dragon, seed, gang+locality, gang, default…"
+_POLICY = "A policy to compare; again for more: ours, easy, skip, fifo, dragon, auto-scale, gang, default…"
 
 
 def simulate(
@@ -60,7 +60,7 @@ def simulate(
 
     The policy "ours" is the admission code of the controller. The others are default and default+timeout
     (kube-scheduler, pod by pod), gang (all or nothing), gang+locality, fifo, skip (best-effort FIFO), easy
-    (backfilling), and seed and dragon (the scaling rules of two older projects).
+    (backfilling), and auto-scale and dragon (the scaling rules of tf-operator-Dragon's two versions).
     """
     from tf_dist.simulate.traces import TraceOptions
 

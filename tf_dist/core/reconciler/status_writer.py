@@ -347,7 +347,7 @@ def _dragon(job: Job, status: Status) -> RawStatus:
 
 
 def _v1alpha1_replicas(spec: ReplicaSpec, counts: Counts) -> RawStatus:
-    # A replica without a pod yet counts as running: that is how the seed's operator had it.
+    # A replica without a pod yet counts as running: as in tf-operator of v1alpha1.
     waiting = spec.replicas - counts.succeeded - counts.failed
     states = {"Running": waiting, "Succeeded": counts.succeeded, "Failed": counts.failed}
     present = {state: number for state, number in states.items() if number > 0}

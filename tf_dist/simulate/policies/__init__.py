@@ -32,12 +32,13 @@ POLICIES: Final[dict[str, Callable[[Scenario], Policy]]] = {
     "default+timeout": lambda scenario: KubeScheduler(scenario.seed, timeout=TIMEOUT),
     "gang": lambda scenario: BestEffortFifo(spread),
     "gang+locality": lambda scenario: BestEffortFifo(node_after_node),
-    "seed": lambda scenario: AutoScale(),
+    "auto-scale": lambda scenario: AutoScale(),
     "dragon": lambda scenario: Dragon(),
     "fifo": lambda scenario: Fifo(packed),
     "skip": lambda scenario: BestEffortFifo(packed),
     "easy": lambda scenario: EasyBackfill(packed),
     "ours": _ours,
 }
-"""kube-scheduler pod by pod, without and with a time limit on stalling; all or nothing; that with locality; the seed's
-scaling rules; those of DRAGON v2; first in first out, strictly; with skipping; EASY backfilling; tf-dist's own."""
+"""kube-scheduler pod by pod, without and with a time limit on stalling; all or nothing; that with locality; the
+scaling rules of tf-operator-Dragon and of DRAGON v2; first in first out, strictly; with skipping; EASY backfilling;
+tf-dist's own."""

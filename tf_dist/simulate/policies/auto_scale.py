@@ -1,4 +1,4 @@
-"""The rules of the seed's ``auto-scale`` branch: starving jobs shrink others, idle time lets jobs grow.
+"""The rules of tf-operator-Dragon's ``auto-scale`` branch: starving jobs shrink others, idle time lets jobs grow.
 
 Its thresholds are kept (two minutes, one minute, a look every 30 seconds), and so is its order of jobs. Not kept are
 plain slips: jobs skipped because a list was changed while it was walked, and a starving job that is gone and yet

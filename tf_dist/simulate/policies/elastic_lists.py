@@ -1,4 +1,4 @@
-"""What the two elastic policies of the seed's lineage share: their lists, and how they take and add workers.
+"""What the two elastic policies of tf-operator-Dragon share: their lists, and how they take and add workers.
 
 Both take workers away without a restart, never the first one, and restart a job to let it grow. Neither looks at what
 growing costs. (Named ``min`` and ``max`` there: ``least`` and ``most``.)
