@@ -27,7 +27,7 @@ pytestmark = pytest.mark.cluster
 
 ROOT: Final = Path(__file__).parents[2]
 # The last commit of the release before this one; while there are no releases, of the day's work before this one's.
-OLDER: Final = os.environ.get("TF_DIST_TEST_OLDER", "ec80f787ba34ce84d3106d53e4afad193e291c94")
+OLDER: Final = os.environ.get("TF_DIST_TEST_OLDER", "cb45d95350fc352ed518f54bb3562c3a25ea8b94")
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +150,16 @@ class Jobs:
             self._room.step(left)
             return not left and holds()
 
-        until(stepped, 90)
+        try:
+            until(stepped, 90)
+        except AssertionError as error:
+            pods = {
+                one["metadata"]["name"]: (one.get("status") or {}).get("phase")
+                for one in self._admin.list(PODS, self._namespace).items
+            }
+            jobs = [*self._admin.list(TFJOBS, self._namespace).items]
+            memories = {one["metadata"]["name"]: (one.get("status") or {}).get("tfDist") for one in jobs}
+            raise AssertionError(f"{error}; still to end: {left}; pods: {pods}; jobs: {memories}") from None
 
 
 def test_jobs_run_on_through_an_upgrade_and_back(
