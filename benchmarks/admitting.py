@@ -57,12 +57,12 @@ class _Seen:
 @contextmanager
 def _following(cluster: Cluster) -> Iterator[_Seen]:
     seen = _Seen()
-    reflector = Informer(cluster, TFJOBS, namespace=SPACE, changed=seen.note)
-    reflector.start()
+    informer = Informer(cluster, TFJOBS, namespace=SPACE, changed=seen.note)
+    informer.start()
     try:
         yield seen
     finally:
-        reflector.stop()
+        informer.stop()
 
 
 @contextmanager

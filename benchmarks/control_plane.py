@@ -176,12 +176,12 @@ def _pods(cluster: Cluster) -> Iterator[Informer]:
     def keep(pod: Object) -> Object:
         return {"metadata": pod["metadata"], "node": pod["spec"].get("nodeName", "")}
 
-    reflector = Informer(cluster, PODS, namespace=SPACE, keep=keep, changed=lambda *_: None)
-    reflector.start()
+    informer = Informer(cluster, PODS, namespace=SPACE, keep=keep, changed=lambda *_: None)
+    informer.start()
     try:
-        yield reflector
+        yield informer
     finally:
-        reflector.stop()
+        informer.stop()
 
 
 def job_of(number: int, *, workers: int, scheduler: str) -> Object:

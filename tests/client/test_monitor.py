@@ -91,13 +91,13 @@ def broken(request: pytest.FixtureRequest) -> Broken:
 
 
 def test_an_informer(broken: Broken) -> None:
-    reflector = Informer(cast(Cluster, broken), TFJOBS, changed=lambda *_: None)
-    reflector.start()
+    informer = Informer(cast(Cluster, broken), TFJOBS, changed=lambda *_: None)
+    informer.start()
     try:
         until(lambda: len(broken.asked["watch"]) >= COUNT, SECONDS)
         assert spread(broken.asked["watch"]) >= least(jittered_backoff, COUNT)
     finally:
-        reflector.stop()
+        informer.stop()
 
 
 def test_the_watch_of_a_job(broken: Broken) -> None:

@@ -481,11 +481,11 @@ def test_where_one_kind_shows_that_the_server_was_set_back_the_others_are_listed
     driver.informers.start()
     try:
         assert driver.informers.wait_synced(SECONDS)
-        reflectors = driver.informers._informers
-        before = {kind: reflector.lists for kind, reflector in reflectors.items()}
-        reflectors[TFJOBS]._set_back()
+        informers = driver.informers._informers
+        before = {kind: informer.lists for kind, informer in informers.items()}
+        informers[TFJOBS]._set_back()
         more = {kind: count + (kind != TFJOBS) for kind, count in before.items()}
-        until(lambda: {kind: reflector.lists for kind, reflector in reflectors.items()} == more, SECONDS)
+        until(lambda: {kind: informer.lists for kind, informer in informers.items()} == more, SECONDS)
     finally:
         driver.stop()
 

@@ -1,4 +1,4 @@
-"""The reflector against a server that misbehaves: its cache comes out right, and it asks exactly what it has to."""
+"""The informer against a server that misbehaves: its cache comes out right, and it asks exactly what it has to."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SECONDS = 60
 
 @dataclass
 class Scene:
-    """A reflector, its server, and all that it told."""
+    """An informer, its server, and all that it told."""
 
     server: FlakyServer
     client: RestCluster
@@ -48,7 +48,7 @@ class Scene:
     changes: list[str] = field(default_factory=list)
     causes: list[str] = field(default_factory=list)
     failures: list[int] = field(default_factory=list)
-    reflector: Informer = field(init=False)
+    informer: Informer = field(init=False)
 
     def obj(self, name: str, version: int) -> Object:
         metadata = {"name": name, "namespace": "default", "resourceVersion": str(version), "uid": f"uid-{name}"}
@@ -63,7 +63,7 @@ class Scene:
 
     def rows(self) -> list[str]:
         """The cache: ``name@version`` of everything in it."""
-        return sorted(_short(obj) for obj in self.reflector.items())
+        return sorted(_short(obj) for obj in self.informer.items())
 
     def told(self, *changes: str) -> None:
         """It comes to tell exactly these, which is a moment after the cache shows them."""
@@ -88,7 +88,7 @@ Script = Callable[[Scene], list[Answer]]
 
 
 @contextmanager
-def reflecting(
+def following(
     script: Script,
     resource: Resource = PODS,
     *,
@@ -96,19 +96,19 @@ def reflecting(
     stall: float = 90,
     **options: Any,
 ) -> Iterator[Scene]:
-    """A started reflector of a server with this script, which ends before the server does."""
+    """A started informer of a server with this script, which ends before the server does."""
     with FlakyServer([], last) as server, RestCluster(server.url, stall=stall, retries=0) as client:
         scene = Scene(server, client, resource)
         server.script.extend(script(scene))
         wanted: dict[str, Any] = {"changed": scene.changed, "pause": scene.paused, **options}
-        scene.reflector = Informer(
+        scene.informer = Informer(
             client, resource, restarted=lambda _, cause: scene.causes.append(cause), namespace="default", **wanted
         )
-        scene.reflector.start()
+        scene.informer.start()
         try:
             yield scene
         finally:
-            scene.reflector.stop()
+            scene.informer.stop()
         assert [str(asked) for asked in server.unexpected] == []
 
 
@@ -127,13 +127,13 @@ def test_a_watch_that_ends_goes_on_at_the_last_version(resource: Resource) -> No
             watched(event("MODIFIED", s.obj("a", 8)), event("DELETED", s.obj("b", 9))),
         ]
 
-    with reflecting(script, resource) as scene:
+    with following(script, resource) as scene:
         scene.expect(["a@8"], ["list", "watch 5", "watch 7"])
         scene.told("->a@3", "->b@7", "a@3>a@8", "b@7>-")
-        until(lambda: scene.reflector.version == "9", SECONDS, every=0.005)
+        until(lambda: scene.informer.version == "9", SECONDS, every=0.005)
         assert scene.server.asked[1].query["allowWatchBookmarks"] == "true"
         assert scene.server.asked[0].path == resource.path("default")
-        assert scene.reflector.problem is None
+        assert scene.informer.problem is None
 
 
 @both_kinds
@@ -145,7 +145,7 @@ def test_a_bookmark_is_where_it_goes_on(resource: Resource) -> None:
             watched(),
         ]
 
-    with reflecting(script, resource) as scene:
+    with following(script, resource) as scene:
         scene.expect(["a@3", "b@7"], ["list", "watch 5", "watch 20"])
         assert scene.changes == ["->a@3", "->b@7"]
 
@@ -161,11 +161,11 @@ def test_gone_lists_anew(resource: Resource, refusal: Answer) -> None:
             watched(),
         ]
 
-    with reflecting(script, resource) as scene:
+    with following(script, resource) as scene:
         scene.expect(["a@3", "c@22", "d@25"], ["list", "watch 5", "list", "watch 30"])
         assert scene.changes[:3] == ["->a@3", "->b@4", "->c@5"]
         assert sorted(scene.changes[3:]) == ["->d@25", "b@4>-", "c@5>c@22"]
-        assert scene.reflector.problem is None
+        assert scene.informer.problem is None
         assert len(scene.causes) == 1
 
 
@@ -178,7 +178,7 @@ def test_gone_again_and_again_lists_each_time_and_pauses(resource: Resource, ref
         lists = [listed(10 * n, s.obj("a", 10 * n)) for n in range(1, rounds + 1)]
         return [answer for one in lists for answer in (one, refusal)] + [listed(100, s.obj("b", 99)), watched()]
 
-    with reflecting(script, resource) as scene:
+    with following(script, resource) as scene:
         each = [asked for n in range(1, rounds + 1) for asked in ("list", f"watch {10 * n}")]
         scene.expect(["b@99"], [*each, "list", "watch 100"])
         # The first may be tried at once; a server that goes on refusing is left alone for longer and longer.
@@ -199,7 +199,7 @@ def test_a_line_cut_in_the_middle(resource: Resource, end: End) -> None:
             watched(event("MODIFIED", s.obj("a", 8))),
         ]
 
-    with reflecting(script, resource) as scene:
+    with following(script, resource) as scene:
         until(lambda: scene.rows() == ["a@3", "b@7"], SECONDS, every=0.005)
         read.set()
         scene.expect(["a@8", "b@7"], ["list", "watch 5", "watch 7"])
@@ -217,7 +217,7 @@ def test_a_servers_wish_to_wait_is_kept(resource: Resource) -> None:
             watched(event("ADDED", s.obj("b", 7))),
         ]
 
-    with reflecting(script, resource) as scene:
+    with following(script, resource) as scene:
         scene.expect(["a@3", "b@7"], ["list", "list", "watch 5", "watch 5"])
         first, second, third, fourth = (asked.at for asked in scene.server.asked)
         assert second - first >= 0.95
@@ -246,7 +246,7 @@ def test_a_silent_connection_is_given_up(resource: Resource, silence: Answer) ->
             case _:
                 return watched()
 
-    with reflecting(script, resource, last=answer, stall=stall) as scene:
+    with following(script, resource, last=answer, stall=stall) as scene:
         # What follows is as silent as before, so it asks again from time to time.
         until(lambda: scene.rows() == ["a@8"] and scene.server.said()[-2:] == ["watch 8"] * 2, SECONDS, every=0.005)
         said, seconds = scene.server.said(), time.monotonic() - begun
@@ -265,13 +265,13 @@ def test_nothing_of_a_list_shows_before_its_last_page() -> None:
     def script(s: Scene) -> list[Answer]:
         return [listed(5, s.obj("a", 3), token="t1"), Late(listed(5, s.obj("b", 4)), allowed), watched()]
 
-    with reflecting(script) as scene:
+    with following(script) as scene:
         until(lambda: scene.server.said() == ["list", "list +t1"], SECONDS, every=0.005)
-        assert not scene.reflector.synced()
-        assert not scene.reflector.wait_synced(0)
+        assert not scene.informer.synced()
+        assert not scene.informer.wait_synced(0)
         assert scene.rows() == []
         allowed.set()
-        assert scene.reflector.wait_synced(SECONDS)
+        assert scene.informer.wait_synced(SECONDS)
         assert scene.rows() == ["a@3", "b@4"]
 
 
@@ -285,7 +285,7 @@ def test_an_older_list_is_not_believed() -> None:
             watched(),
         ]
 
-    with reflecting(script) as scene:
+    with following(script) as scene:
         scene.expect(["a@60", "b@61"], ["list", "watch 50", "list", "list", "watch 70"])
         assert scene.changes == ["->a@40", "a@40>a@60", "->b@61"]
         assert scene.failures
@@ -299,7 +299,7 @@ def test_retries_soon_when_a_server_returns_with_older_lists() -> None:
         older = [listed(45, s.obj("a", 40)) for _ in range(3)]
         return [listed(50, s.obj("a", 40)), watched(gone()), *away, *older, listed(70, s.obj("a", 60)), watched()]
 
-    with reflecting(script) as scene:
+    with following(script) as scene:
         scene.expect(["a@60"], ["list", "watch 50", *["list"] * 9, "watch 70"])
         assert scene.failures[-8:] == [1, 2, 3, 4, 5, 0, 1, 2]
 
@@ -312,7 +312,7 @@ def test_reports_a_restored_server_once() -> None:
         older = [listed(45, s.obj("a", 40)) for _ in range(9)]
         return [listed(50, s.obj("a", 48)), watched(gone()), *older, watched()]
 
-    with reflecting(script, set_back=lambda: said.append(len(scene.server.said()))) as scene:
+    with following(script, set_back=lambda: said.append(len(scene.server.said()))) as scene:
         scene.expect(["a@40"], ["list", "watch 50", *["list"] * 9, "watch 45"])
         assert said == [11]
 
@@ -325,10 +325,10 @@ def test_a_server_that_was_set_back_and_has_overtaken_us_since_is_noticed_by_wha
         doubted = [listed(55, s.obj("a", 39)), watched()]
         return [listed(50, s.obj("a", 48)), watched(gone()), listed(52, s.obj("a", 40)), watched(), *doubted]
 
-    with reflecting(script, set_back=lambda: said.append(len(scene.server.said()))) as scene:
+    with following(script, set_back=lambda: said.append(len(scene.server.said()))) as scene:
         scene.expect(["a@40"], ["list", "watch 50", "list", "watch 52"])
         assert said == [3]
-        scene.reflector.relist(doubted=True)
+        scene.informer.relist(doubted=True)
         scene.expect(["a@39"], ["list", "watch 50", "list", "watch 52", "list", "watch 55"])
         assert said == [3]
 
@@ -342,7 +342,7 @@ def test_a_server_that_was_away_for_long_is_asked_for_a_list() -> None:
         short = [*[Refusal(503)] * 5, watched(event("DELETED", s.obj("b", 52)), end=End.CLEAN)]
         return [*begin, *short, *[Refusal(503)] * 6, listed(54, s.obj("a", 40)), watched()]
 
-    with reflecting(script, set_back=lambda: said.append(len(scene.server.said()))) as scene:
+    with following(script, set_back=lambda: said.append(len(scene.server.said()))) as scene:
         asked = ["list", "watch 50", *["watch 51"] * 6, *["watch 52"] * 6, "list", "watch 54"]
         scene.expect(["a@40"], asked)
         assert len(said) == 1
@@ -354,7 +354,7 @@ def test_a_busy_server_is_not_asked_for_a_list() -> None:
     def script(s: Scene) -> list[Answer]:
         return [listed(50, s.obj("a", 48)), *[Refusal(429)] * 8, watched(event("MODIFIED", s.obj("a", 51)))]
 
-    with reflecting(script) as scene:
+    with following(script) as scene:
         scene.expect(["a@51"], ["list", *["watch 50"] * 9])
 
 
@@ -378,7 +378,7 @@ def test_a_server_whose_failures_took_long_is_asked_for_a_list() -> None:
         begin = [listed(50, s.obj("a", 48)), watched(event("ADDED", s.obj("b", 51)), end=End.CLEAN)]
         return [*begin, *[Refusal(503)] * 2, listed(54, s.obj("a", 40)), watched()]
 
-    with reflecting(script, pause=count, runtime=SlowRuntime()) as scene:
+    with following(script, pause=count, runtime=SlowRuntime()) as scene:
         scene.expect(["a@40"], ["list", "watch 50", *["watch 51"] * 2, "list", "watch 54"])
 
 
@@ -391,9 +391,9 @@ def test_an_own_write_outlives_no_server_that_was_set_back_and_has_overtaken_all
         first = [listed(50, s.obj("a", 48)), watched(gone(), when=answered)]
         return [*first, *(listed(52, s.obj("a", 40)) for _ in range(9)), watched()]
 
-    with reflecting(script, set_back=lambda: said.append(len(scene.server.said()))) as scene:
+    with following(script, set_back=lambda: said.append(len(scene.server.said()))) as scene:
         until(lambda: scene.server.said() == ["list", "watch 50"], SECONDS, every=0.005)
-        scene.reflector.put(scene.obj("a", 90))
+        scene.informer.put(scene.obj("a", 90))
         answered.set()
         scene.expect(["a@40"], ["list", "watch 50", *["list"] * 9, "watch 52"])
         assert said == [11]
@@ -409,10 +409,10 @@ def test_shows_own_writes_before_the_watch_confirms_them() -> None:
         late = [event("MODIFIED", s.obj("a", 6)), event("MODIFIED", s.obj("a", 8)), event("ADDED", s.obj("b", 9))]
         return [listed(5, s.obj("a", 3)), watched(end=End.CLEAN, when=written), watched(*late)]
 
-    with reflecting(script) as scene:
+    with following(script) as scene:
         until(lambda: scene.server.said() == ["list", "watch 5"], SECONDS, every=0.005)
-        scene.reflector.put(scene.obj("a", 8))
-        scene.reflector.put(scene.obj("a", 7))
+        scene.informer.put(scene.obj("a", 8))
+        scene.informer.put(scene.obj("a", 7))
         assert scene.rows() == ["a@8"]
         written.set()
         # It goes on where the watch was: a write of its own says nothing about what others have done meanwhile.
@@ -427,9 +427,9 @@ def test_a_list_that_began_before_a_write_does_not_undo_it() -> None:
         late = Late(listed(7, s.obj("a", 3)), written)
         return [listed(5, s.obj("a", 3)), watched(gone()), late, watched()]
 
-    with reflecting(script) as scene:
+    with following(script) as scene:
         until(lambda: scene.server.said() == ["list", "watch 5", "list"], SECONDS, every=0.005)
-        scene.reflector.put(scene.obj("b", 9))
+        scene.informer.put(scene.obj("b", 9))
         written.set()
         scene.expect(["a@3", "b@9"], ["list", "watch 5", "list", "watch 7"])
         assert "b@9>-" not in scene.changes
@@ -439,10 +439,10 @@ def test_the_answer_to_a_write_does_not_bring_back_what_is_gone_since() -> None:
     def script(s: Scene) -> list[Answer]:
         return [listed(5), watched(event("ADDED", s.obj("b", 7)), event("DELETED", s.obj("b", 9)))]
 
-    with reflecting(script) as scene:
-        until(lambda: scene.reflector.version == "9", SECONDS, every=0.005)
+    with following(script) as scene:
+        until(lambda: scene.informer.version == "9", SECONDS, every=0.005)
         # The thread that wrote is slower than the watch: it hands its answer in when all is over.
-        scene.reflector.put(scene.obj("b", 7))
+        scene.informer.put(scene.obj("b", 7))
         assert scene.rows() == []
 
 
@@ -453,14 +453,14 @@ def test_only_what_is_kept_is_cached() -> None:
     def script(s: Scene) -> list[Answer]:
         return [listed(5, {**s.obj("a", 3), "spec": {}}), watched(event("ADDED", {**s.obj("b", 7), "spec": {}}))]
 
-    with reflecting(script, keep=keep) as scene:
+    with following(script, keep=keep) as scene:
         scene.expect(["a@3", "b@7"], ["list", "watch 5"])
-        scene.reflector.put({**scene.obj("c", 8), "spec": {}})
-        assert all(obj.keys() == {"metadata"} for obj in scene.reflector.items())
-        found = scene.reflector.get("default", "c")
+        scene.informer.put({**scene.obj("c", 8), "spec": {}})
+        assert all(obj.keys() == {"metadata"} for obj in scene.informer.items())
+        found = scene.informer.get("default", "c")
         assert found is not None
         assert found["metadata"]["resourceVersion"] == "8"
-        assert scene.reflector.get("default", "absent") is None
+        assert scene.informer.get("default", "absent") is None
 
 
 # What it may not, and what is not there
@@ -481,19 +481,19 @@ def test_a_right_withdrawn_and_given_back() -> None:
     scenes: list[Scene] = []
 
     def pause(failures: int) -> float:
-        problems.append(scenes[0].reflector.problem if scenes else "first")
+        problems.append(scenes[0].informer.problem if scenes else "first")
         return 0.01
 
     def scripted(s: Scene) -> list[Answer]:
         scenes.append(s)
         return script(s)
 
-    with reflecting(scripted, pause=pause) as scene:
+    with following(scripted, pause=pause) as scene:
         until(lambda: scene.rows() == ["a@3", "b@7", "c@9"], SECONDS, every=0.005)
         assert scene.server.said() == ["list"] * 4 + ["watch 5"] + ["watch 7"] * 4
         assert len(problems) >= 6
         assert any(isinstance(problem, Forbidden) for problem in problems)
-        until(lambda: scene.reflector.problem is None, SECONDS)
+        until(lambda: scene.informer.problem is None, SECONDS)
 
 
 def test_without_the_right_to_see_it_only_what_is_optional_is_taken_for_absent() -> None:
@@ -521,19 +521,19 @@ def test_a_definition_removed_and_back() -> None:
         made = {"name": "b", "namespace": "default", "resourceVersion": "30", "uid": "uid-b"}
         return watched() if str(asked).startswith("watch") else listed(31, {"metadata": made})
 
-    with reflecting(script, TFJOBS, last=last, pause=lambda _: 0.01) as scene:
+    with following(script, TFJOBS, last=last, pause=lambda _: 0.01) as scene:
         until(lambda: len(scene.server.said()) >= 8, SECONDS, every=0.005)
         assert scene.rows() == []
-        assert scene.reflector.synced()
+        assert scene.informer.synced()
         back.set()
         until(lambda: scene.rows() == ["b@30"] and scene.server.said()[-1] == "watch 31", SECONDS, every=0.005)
         assert scene.changes == ["->a@3", "a@3>-", "->b@30"]
-        assert scene.reflector.problem is None
+        assert scene.informer.problem is None
 
 
 @pytest.mark.parametrize("before", [[], [Refusal(503)], [Refusal(503)] * 2], ids=["at once", "once", "twice"])
 def test_reports_once_that_a_kind_is_not_served(before: list[Answer]) -> None:
-    with reflecting(lambda _: [*before], TFJOBS, last=lambda _: Refusal(404), pause=lambda _: 0.01) as scene:
+    with following(lambda _: [*before], TFJOBS, last=lambda _: Refusal(404), pause=lambda _: 0.01) as scene:
         until(lambda: len(scene.server.said()) >= len(before) + 3, SECONDS, every=0.005)
         assert scene.causes == ["Unavailable"] * len(before) + ["404"]
 
@@ -551,22 +551,22 @@ def test_reports_once_that_a_kind_is_not_served(before: list[Answer]) -> None:
     ids=["in the watch", "in a line", "in a pause"],
 )
 def test_stopping_does_not_wait_for_the_server(script: Script) -> None:
-    with reflecting(script, stall=600) as scene:
+    with following(script, stall=600) as scene:
         wanted = len(script(scene))
         until(lambda: len(scene.server.said()) == wanted, SECONDS, every=0.005)
         assert threads() == 1
         # Who waited for the server would wait for ten minutes.
-        stopping = threading.Thread(target=scene.reflector.stop, daemon=True)
+        stopping = threading.Thread(target=scene.informer.stop, daemon=True)
         stopping.start()
         stopping.join(SECONDS)
         assert not stopping.is_alive()
-        scene.reflector.stop()
-        assert not scene.reflector.alive()
+        scene.informer.stop()
+        assert not scene.informer.alive()
         assert threads() == 0
 
 
 def threads() -> int:
-    """How many reflectors of pods run in this process."""
+    """How many informers of pods run in this process."""
     return sum(thread.name == "informer-pods" for thread in threading.enumerate())
 
 
@@ -586,7 +586,7 @@ def test_a_callback_that_raises_ends_nothing() -> None:
     def last(asked: Asked) -> Answer:
         return watched() if str(asked).startswith("watch") else listed(8)
 
-    with reflecting(script, changed=changed, last=last) as scene:
+    with following(script, changed=changed, last=last) as scene:
         until(lambda: {"a@3", "b@7", "c@8"} <= set(calls), SECONDS, every=0.005)
         until(lambda: scene.rows() == ["a@3", "b@7", "c@8"], SECONDS, every=0.005)
 
@@ -596,11 +596,11 @@ def test_the_wish_for_a_list_outlives_a_list_that_fails() -> None:
         refused: list[Answer] = [Refusal(403), Refusal(500)]
         return [listed(5, s.obj("a", 3)), watched(), *refused, listed(9, s.obj("b", 8)), watched()]
 
-    with reflecting(script) as scene:
+    with following(script) as scene:
         until(lambda: scene.server.said() == ["list", "watch 5"], SECONDS, every=0.005)
-        scene.reflector.relist()
-        assert not scene.reflector.synced()
-        assert scene.reflector.wait_synced(SECONDS)
+        scene.informer.relist()
+        assert not scene.informer.synced()
+        assert scene.informer.wait_synced(SECONDS)
         scene.expect(["b@8"], ["list", "watch 5", "list", "list", "list", "watch 9"])
 
 
@@ -614,15 +614,15 @@ def test_a_wish_that_comes_before_a_watch_has_begun_is_for_the_next_list(late: s
         begin[late] = Late(begin[late], first)
         return [*begin.values(), Late(listed(9, s.obj("b", 8)), second), watched()]
 
-    with reflecting(script) as scene:
+    with following(script) as scene:
         begun = ["list"] if late == "list" else ["list", "watch 5"]
         until(lambda: scene.server.said() == begun, SECONDS, every=0.005)
-        scene.reflector.relist()
+        scene.informer.relist()
         first.set()
         until(lambda: scene.server.said() == ["list", "watch 5", "list"], SECONDS, every=0.005)
-        assert not scene.reflector.synced()
+        assert not scene.informer.synced()
         second.set()
-        assert scene.reflector.wait_synced(SECONDS)
+        assert scene.informer.wait_synced(SECONDS)
         scene.expect(["b@8"], ["list", "watch 5", "list", "watch 9"])
 
 
@@ -637,14 +637,14 @@ def test_a_server_that_was_set_back_is_not_believed_to_mean_the_same_by_a_versio
         lists = [listed(version, labelled(s, label)) for version, label in ((5, "first"), (9, "second"), (9, "third"))]
         return [lists[0], watched(), Refusal(500), lists[1], watched(), lists[2], watched()]
 
-    with reflecting(script) as scene:
+    with following(script) as scene:
         until(lambda: scene.server.said() == ["list", "watch 5"], SECONDS, every=0.005)
-        scene.reflector.relist(doubted=True)
+        scene.informer.relist(doubted=True)
         scene.expect(["a@3"], ["list", "watch 5", "list", "list", "watch 9"])
-        assert [one["metadata"]["labels"] for one in scene.reflector.items()] == [{"is": "second"}]
-        scene.reflector.relist()
+        assert [one["metadata"]["labels"] for one in scene.informer.items()] == [{"is": "second"}]
+        scene.informer.relist()
         scene.expect(["a@3"], ["list", "watch 5", "list", "list", "watch 9", "list", "watch 9"])
-        assert [one["metadata"]["labels"] for one in scene.reflector.items()] == [{"is": "second"}]
+        assert [one["metadata"]["labels"] for one in scene.informer.items()] == [{"is": "second"}]
 
 
 def test_the_wish_for_a_list_outlives_a_defect() -> None:
@@ -660,11 +660,11 @@ def test_the_wish_for_a_list_outlives_a_defect() -> None:
     def script(s: Scene) -> list[Answer]:
         return [listed(5, s.obj("a", 3)), watched(), listed(9, s.obj("b", 8)), listed(9, s.obj("b", 8)), watched()]
 
-    with reflecting(script, keep=keep) as scene:
+    with following(script, keep=keep) as scene:
         until(lambda: scene.server.said() == ["list", "watch 5"], SECONDS, every=0.005)
-        scene.reflector.relist()
+        scene.informer.relist()
         scene.expect(["b@8"], ["list", "watch 5", "list", "list", "watch 9"])
-        assert scene.reflector.wait_synced(SECONDS)
+        assert scene.informer.wait_synced(SECONDS)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -684,32 +684,32 @@ def test_how_long_nothing_was_heard_is_known_and_that_the_thread_lives() -> None
             raise Unavailable("no route to it")
 
     cluster: Any = Away()
-    reflector = Informer(cluster, PODS, changed=lambda *_: None, pause=lambda _: 0.01)
-    assert not reflector.died()
-    reflector.start()
-    heard = reflector.last_response_at
+    informer = Informer(cluster, PODS, changed=lambda *_: None, pause=lambda _: 0.01)
+    assert not informer.died()
+    informer.start()
+    heard = informer.last_response_at
     until(lambda: cluster.asked > 3, SECONDS)
-    rounds = reflector.last_loop_at
-    until(lambda: reflector.last_loop_at > rounds, SECONDS)
-    assert reflector.last_response_at == heard
-    assert not reflector.died()
+    rounds = informer.last_loop_at
+    until(lambda: informer.last_loop_at > rounds, SECONDS)
+    assert informer.last_response_at == heard
+    assert not informer.died()
     cluster.ends = True
-    until(reflector.died, SECONDS)
-    reflector.stop()
-    assert not reflector.died(), "it was ended"
+    until(informer.died, SECONDS)
+    informer.stop()
+    assert not informer.died(), "it was ended"
 
 
 def test_every_list_and_every_event_is_heard() -> None:
     with MemoryCluster() as memory:
-        reflector = Informer(memory, PODS, changed=lambda *_: None, pause=lambda _: 0.01)
-        reflector.start()
-        until(reflector.synced, SECONDS)
-        assert reflector.lists == 1
-        heard = reflector.last_response_at
+        informer = Informer(memory, PODS, changed=lambda *_: None, pause=lambda _: 0.01)
+        informer.start()
+        until(informer.synced, SECONDS)
+        assert informer.lists == 1
+        heard = informer.last_response_at
         memory.create(
             PODS, "default", {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
         )
-        until(lambda: reflector.last_response_at > heard, SECONDS)
-        reflector.relist()
-        until(lambda: reflector.lists == 2, SECONDS)
-        reflector.stop()
+        until(lambda: informer.last_response_at > heard, SECONDS)
+        informer.relist()
+        until(lambda: informer.lists == 2, SECONDS)
+        informer.stop()

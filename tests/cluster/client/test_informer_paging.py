@@ -1,4 +1,4 @@
-"""A reflector lists page by page, keeps of each page what it needs, and begins anew when the pages expire."""
+"""An informer lists page by page, keeps of each page what it needs, and begins anew when the pages expire."""
 
 from __future__ import annotations
 
@@ -65,40 +65,40 @@ def wire() -> Wire:
 
 
 @pytest.fixture
-def reflector(wire: Wire) -> Informer:
+def informer(wire: Wire) -> Informer:
     return Informer(wire, PODS, changed=lambda *_: None, keep=slim)  # type: ignore[arg-type]
 
 
-def test_no_more_than_one_page_is_held_as_it_came(wire: Wire, reflector: Informer) -> None:
+def test_no_more_than_one_page_is_held_as_it_came(wire: Wire, informer: Informer) -> None:
     for _ in range(2):
-        reflector.refresh()
-        assert len(reflector.items()) == COUNT
+        informer.refresh()
+        assert len(informer.items()) == COUNT
     assert wire.alive <= PAGE
     assert {limit for limit, _ in wire.calls} == {PAGE}
 
 
-def test_relist_keeps_unchanged_objects(wire: Wire, reflector: Informer) -> None:
-    reflector.refresh()
-    before = {stored["metadata"]["name"]: stored for stored in reflector.items()}
+def test_relist_keeps_unchanged_objects(wire: Wire, informer: Informer) -> None:
+    informer.refresh()
+    before = {stored["metadata"]["name"]: stored for stored in informer.items()}
     changed = wire.patch(PODS, "default", "p-00003", {"metadata": {"labels": {"a": "b"}}})
-    reflector.refresh()
-    after = {stored["metadata"]["name"]: stored for stored in reflector.items()}
+    informer.refresh()
+    after = {stored["metadata"]["name"]: stored for stored in informer.items()}
     assert [name for name, stored in after.items() if stored is not before[name]] == ["p-00003"]
     assert after["p-00003"]["metadata"]["resourceVersion"] == changed["metadata"]["resourceVersion"]
 
 
-def test_pages_that_expire_are_listed_from_the_beginning_and_still_as_pages(wire: Wire, reflector: Informer) -> None:
+def test_pages_that_expire_are_listed_from_the_beginning_and_still_as_pages(wire: Wire, informer: Informer) -> None:
     wire.expires = {3}
-    reflector.refresh()
-    assert len(reflector.items()) == COUNT
+    informer.refresh()
+    assert len(informer.items()) == COUNT
     assert wire.calls[:4] == [(PAGE, False), (PAGE, True), (PAGE, True), (PAGE, False)]
     assert {limit for limit, _ in wire.calls} == {PAGE}
     assert wire.alive <= PAGE
 
 
-def test_pages_that_always_expire_are_given_up(wire: Wire, reflector: Informer) -> None:
+def test_pages_that_always_expire_are_given_up(wire: Wire, informer: Informer) -> None:
     wire.expires = set(range(2, 1000, 2))
     with pytest.raises(Gone):
-        reflector.refresh()
+        informer.refresh()
     assert len(wire.calls) <= 20
-    assert reflector.items() == []
+    assert informer.items() == []

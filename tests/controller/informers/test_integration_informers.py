@@ -234,8 +234,8 @@ def test_threads_of_a_scheduler_that_went_end_with_the_others() -> None:
         world.submit(asking(GangScheduler.KUEUE))
         until(lambda: bool(world.memory.list(WORKLOADS).items), 60)
         world.memory.delete(CRDS, None, "workloads.kueue.x-k8s.io")
-        for reflector in driver.informers.schedulers.informers():
-            reflector.relist()  # a real server hangs up on clients that watch a kind that goes
+        for informer in driver.informers.schedulers.informers():
+            informer.relist()  # a real server hangs up on clients that watch a kind that goes
         until(missing, 60)
     finally:
         driver.stop()
@@ -489,11 +489,11 @@ def test_a_list_that_hangs_holds_up_neither_another_scheduler_nor_the_end() -> N
     answered.set()
     for thread in (other, looking):
         thread.join(SECONDS)
-    for reflector in schedulers.informers():
-        reflector.stop()
+    for informer in schedulers.informers():
+        informer.stop()
     assert not held
     assert found[0] is not None, "the other one was looked for and found"
-    assert not any(reflector.alive() for reflector in schedulers.informers())
+    assert not any(informer.alive() for informer in schedulers.informers())
 
 
 def test_of_many_jobs_that_ask_for_a_scheduler_one_looks_and_all_know() -> None:
