@@ -365,6 +365,8 @@ class Informer:
             return
         with self._lock:
             self._listed.clear()
+        # A server that starts refuses, too; one that comes back from a backup may have overtaken our version by then.
+        self._resume = ""
         self._again("Forbidden", error)
 
     def _absent(self, hidden: Forbidden | None = None) -> bool:
@@ -394,9 +396,6 @@ class Informer:
                 stream.close()
         self._hear()
         self.problem = None
-        with self._lock:
-            if not self._wanted:
-                self._listed.set()  # it may have been refused in the meantime
         begun, fruitless = self._runtime.monotonic(), True
         try:
             with stream:
