@@ -13,12 +13,13 @@ import re
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -136,6 +137,10 @@ class Stack:
     def start(self) -> None:
         """Start it, and wait until all parts say that they are well and the DAGs are known."""
         subprocess.run([self._airflow, "db", "migrate"], env=self.env, check=True, capture_output=True, timeout=SECONDS)
+        if self.database.startswith("sqlite"):
+            file = self.database.removeprefix("sqlite:///").partition("?")[0]
+            with closing(sqlite3.connect(file)) as connection:
+                connection.execute("PRAGMA journal_mode = WAL")  # else those that read keep those that write out
         for name in (
             "api-server",
             "scheduler",
@@ -248,7 +253,7 @@ class Stack:
                     raise
             return bool(found)
 
-        until(answered, 60.0, every=_EVERY)
+        eventually(answered)
         return found[0]
 
     def _token(self) -> str:
