@@ -333,6 +333,20 @@ def test_a_server_that_was_set_back_and_has_overtaken_us_since_is_noticed_by_wha
         assert said == [3]
 
 
+def test_where_the_server_is_known_to_be_set_back_an_older_list_is_taken_at_once() -> None:
+    """And is not reported: who asked for it knows."""
+    said: list[int] = []
+
+    def script(s: Scene) -> list[Answer]:
+        return [listed(50, s.obj("a", 48), s.obj("b", 49)), watched(), listed(45, s.obj("a", 40)), watched()]
+
+    with following(script, set_back=lambda: said.append(len(scene.server.said()))) as scene:
+        until(lambda: scene.server.said() == ["list", "watch 50"], SECONDS, every=0.005)
+        scene.informer.relist(doubted=True)
+        scene.expect(["a@40"], ["list", "watch 50", "list", "watch 45"])
+        assert said == []
+
+
 def test_a_server_that_was_away_for_long_is_asked_for_a_list() -> None:
     """It may have been set back meanwhile, and its versions be newer than ours already: a watch would show nothing."""
     said: list[int] = []

@@ -297,19 +297,19 @@ class Informer:
                 self._listed.set()
         self._relisted()
         # Lists that are made because of doubt are made of all kinds: what they show is not news.
-        if set_back or (not doubted and any(_goes_back(change) for change in changes)):
+        if not doubted and (set_back or any(_goes_back(change) for change in changes)):
             self._set_back()
 
     def _newest(self, *, doubted: bool) -> tuple[list[Object], str, bool]:
         """The complete list, its version, and whether the server was set back:
 
-        if repeated lists are older than versions seen before. Until that is certain, raises Unavailable. Responses to
-        our writes count as seen, because no later list can be older than them.
+        if repeated lists are older than versions seen before, or one that is made because of doubt. Until that is
+        certain, raises Unavailable. Responses to our writes count as seen: no later list can be older than them.
         """
         seen = max(parse_resource_version(self._version), self.cache.answered)
         listed, version = self._pages(doubted=doubted, **self._scope)
         older = parse_resource_version(version) < seen
-        if older and self._older_lists < _MAX_STALE_LISTS:
+        if older and not doubted and self._older_lists < _MAX_STALE_LISTS:
             if self._older_lists == 0:
                 self._failures = 0  # it answers: how long it was away says nothing of how soon it has caught up
             self._older_lists += 1
