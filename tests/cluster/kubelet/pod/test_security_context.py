@@ -251,9 +251,8 @@ with tempfile.TemporaryDirectory() as folder, MemoryCluster() as cluster:
         pod = sh("one", "id -u; grep NoNew /proc/self/status", securityContext={"fsGroup": 5},
             container={"securityContext": context, "resources": limits})
         print(bench.run(pod)["phase"], bench.log("one").split())
-        for asked in ({"runAsUser": 0}, {"runAsUser": 1}, {"runAsGroup": 1}):
-            name = f"x{len(cluster.list(EVENTS, 'default').items)}"
-            status = bench.run(sh(name, "true", container={"securityContext": asked}))
+        for number, asked in enumerate(({"runAsUser": 0}, {"runAsUser": 1}, {"runAsGroup": 1})):
+            status = bench.run(sh(f"x{number}", "true", container={"securityContext": asked}))
             print(status["phase"], status["message"])
         print([e["message"] for e in cluster.list(EVENTS, "default").items if e["reason"] == "NotHonoured"])
 """
@@ -261,7 +260,7 @@ with tempfile.TemporaryDirectory() as folder, MemoryCluster() as cluster:
     lines = done.stdout.splitlines()
     assert lines[0] == "Succeeded ['65534', 'NoNewPrivs:', '1']", done.stderr
     assert all(line.startswith("Failed runAs") and "65534 and cannot become" in line for line in lines[1:4])
-    assert "fsGroup" in lines[4]
+    assert "fsGroup" in lines[4], done.stderr
     assert "limits of memory, cpu" in lines[4]
 
 
