@@ -4,6 +4,7 @@ tasks of Airflow."""
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -29,8 +30,9 @@ def test_the_shipped_examples_train_as_they_are(namespace: Namespace, file: str,
     name = namespace.apply(shipped(file))
     log = namespace.tf_dist("logs", "-f", name)
     namespace.tf_dist("wait", name, "--timeout", "60")
-    accuracy = [line for line in log.splitlines() if "checkpoint=" in line][-1].partition("accuracy=")[2].split()[0]
-    assert float(accuracy) >= ACCURATE
+    found = re.findall(r"accuracy=(\S+) checkpoint=", log)
+    assert found, log
+    assert float(found[-1]) >= ACCURATE
     namespace.delete(name, kind)
 
 
