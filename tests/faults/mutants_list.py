@@ -203,7 +203,7 @@ MUTANTS: Final = (
     Mutant(
         "restored-etcd-is-never-believed",
         "cluster/client/informer.py",
-        "if older and self._older_lists < _MAX_STALE_LISTS:",
+        "if older and not doubted and self._older_lists < _MAX_STALE_LISTS:",
         "if older:",
         "controllers are blind for ever after a backup of etcd was restored",
     ),
