@@ -146,8 +146,8 @@ MUTANTS: Final = (
     Mutant(
         "lease-is-kept-at-the-end",
         "controller/leader_election.py",
-        "        if self._wrote:\n            with suppress(ClusterError):",
-        "        if False:\n            with suppress(ClusterError):",
+        "3 if self._wrote else 0",
+        "0",
         "the next leader waits for 15 seconds after an orderly end",
     ),
     Mutant(
