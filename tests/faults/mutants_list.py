@@ -146,7 +146,7 @@ MUTANTS: Final = (
     Mutant(
         "lease-is-kept-at-the-end",
         "controller/leader_election.py",
-        "3 if self._wrote else 0",
+        "_RELEASE_ATTEMPTS if self._wrote else 0",
         "0",
         "the next leader waits for 15 seconds after an orderly end",
     ),

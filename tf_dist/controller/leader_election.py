@@ -50,8 +50,9 @@ _CLEARING: Final = 1.0
 # Seconds after which a namespace's Lease was left behind by a process that was killed: more than clocks differ, that of
 # a machine in the wrong time zone included.
 _LEFT_BEHIND: Final = 86_400.0
-# Seconds within which a process that ends tries again to give its Lease back: a server that is away keeps nobody here.
-_GIVING_BACK: Final = 5.0
+# A process that stops tries so often to release its Lease, but not again after so many seconds. Then the Lease expires.
+_RELEASE_ATTEMPTS: Final = 3
+_RELEASE_SECONDS: Final = 5.0
 # Seconds for which a candidate for several kinds leaves the others to the leader of the first: that is mostly another
 # replica, which takes them all.
 _HESITATION: Final = 2.0
@@ -167,13 +168,13 @@ class LeaderElector:
             thread.join()
         self._interval = _NEVER
         self._notify()
-        began, attempts = self._monotonic(), 3 if self._wrote else 0
-        while attempts and self._monotonic() - began < _GIVING_BACK:
-            try:
+        deadline = self._monotonic() + _RELEASE_SECONDS
+        for _ in range(_RELEASE_ATTEMPTS if self._wrote else 0):
+            with suppress(ClusterError):
                 self._give_back()
                 return
-            except ClusterError:
-                attempts -= 1  # after the last one it runs out by itself
+            if self._monotonic() >= deadline:
+                return
 
     def _run(self) -> None:
         due = self._monotonic()
