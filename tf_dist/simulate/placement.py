@@ -191,7 +191,7 @@ def with_pod(layout: Layout, node: int, *, server: bool = False) -> Layout:
 def node_after_node(floor: FreeCapacity, job: SimJob, size: int) -> Layout | None:
     """As tf-operator-Dragon: one node if it fits all workers, else node after node; servers where most workers are.
 
-    Nodes are ordered by number; there, by the random order of a Go map. It also reserved no capacity for
+    Nodes are ordered by number. tf-operator-Dragon uses the random order of a Go map and reserves no capacity for
     parameter servers, so these might not start. Here they move to the next node if necessary.
     """
     units = floor.of_worker(job)

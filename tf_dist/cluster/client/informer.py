@@ -304,7 +304,7 @@ class Informer:
         """The complete list, its version, and whether the server was set back:
 
         if repeated lists are older than versions seen before, or one that is made because of doubt. Until that is
-        certain, raises Unavailable. Responses to our writes count as seen: no later list can be older than them.
+        certain, raises Unavailable. Responses to our writes count as seen, because lists are never older than them.
         """
         seen = max(parse_resource_version(self._version), self.cache.answered)
         listed, version = self._pages(doubted=doubted, **self._scope)
@@ -365,7 +365,8 @@ class Informer:
             return
         with self._lock:
             self._listed.clear()
-        # A server that starts refuses, too; one that comes back from a backup may have overtaken our version by then.
+        # A starting API server also refuses requests. If it was restored from a backup, its versions may be newer than
+        # ours when it accepts them again, and a watch would not show which objects were lost.
         self._resume = ""
         self._again("Forbidden", error)
 
