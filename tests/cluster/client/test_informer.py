@@ -362,6 +362,17 @@ def test_a_server_that_was_away_for_long_is_asked_for_a_list() -> None:
         assert len(said) == 1
 
 
+def test_a_server_that_has_just_started_is_asked_for_a_list() -> None:
+    """One that refuses everybody at first may have been restored as well as one that was away for long."""
+
+    def script(s: Scene) -> list[Answer]:
+        begin = [listed(50, s.obj("a", 48), s.obj("b", 49)), watched(end=End.RESET)]
+        return [*begin, Refusal(403), listed(54, s.obj("a", 40)), watched()]
+
+    with following(script) as scene:
+        scene.expect(["a@40"], ["list", "watch 50", "watch 50", "list", "watch 54"])
+
+
 def test_a_busy_server_is_not_asked_for_a_list() -> None:
     """It answers, so it was not away, and a list is what costs it most."""
 

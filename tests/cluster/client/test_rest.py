@@ -22,6 +22,7 @@ from tf_dist.cluster.api_errors import (
     Invalid,
     MethodNotAllowed,
     RequestEntityTooLarge,
+    ServerRestarting,
     Unauthorized,
     UnsupportedMediaType,
 )
@@ -232,6 +233,19 @@ def test_a_refusal_after_an_outage_may_pass(code: int, monkeypatch: pytest.Monke
     monkeypatch.setattr("tf_dist.cluster.client.transport._STARTING", 0.0)
     with saying(b"", failure(code), retries=1) as (client, _), pytest.raises(Forbidden):
         create(client)
+
+
+def test_a_server_that_does_not_listen_or_has_just_started_may_be_an_older_one() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with RestCluster(f"http://127.0.0.1:{port}", retries=0) as client, pytest.raises(ServerRestarting):
+        create(client)
+    with saying(b"", failure(403), retries=0) as (client, _):
+        with pytest.raises(Unavailable) as broken:
+            create(client)
+        assert type(broken.value) is Unavailable
+        with pytest.raises(ServerRestarting):
+            create(client)
 
 
 TAKEN = failure(409, "AlreadyExists")

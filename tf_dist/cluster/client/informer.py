@@ -13,6 +13,7 @@ from functools import partial
 from typing import Final
 
 from tf_dist.cluster.api import Cluster, Object, Resource, Stream, WatchEvent
+from tf_dist.cluster.api_errors import ServerRestarting
 from tf_dist.cluster.client.indexer import Change, Indexer, object_key, parse_resource_version, resource_version_of
 from tf_dist.cluster.concurrency import SYSTEM_RUNTIME, ThreadRuntime
 from tf_dist.errors import ClusterError, Forbidden, Gone, NotFound, Throttled, Unavailable
@@ -244,7 +245,9 @@ class Informer:
                 self._again(type(error).__name__, error)
                 lasted = self._runtime.monotonic() - self._failing_since
                 away = self._failures >= _OUTAGE_FAILURES or lasted >= _OUTAGE_SECONDS
-                if away and not isinstance(error, Throttled):  # a server that answers so is there, and has enough to do
+                if isinstance(error, Throttled):  # a server that answers so is there, and has enough to do
+                    away = False
+                if away or isinstance(error, ServerRestarting):
                     # Its versions may be newer than ours again, and then no watch shows what it has lost.
                     self._resume = ""
             except Exception as error:
@@ -365,8 +368,6 @@ class Informer:
             return
         with self._lock:
             self._listed.clear()
-        # A starting API server also refuses requests. If it was restored from a backup, its versions may be newer than
-        # ours when it accepts them again, and a watch would not show which objects were lost.
         self._resume = ""
         self._again("Forbidden", error)
 

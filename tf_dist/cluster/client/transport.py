@@ -14,7 +14,14 @@ from urllib.parse import urlsplit
 import urllib3
 
 from tf_dist import __version__
-from tf_dist.cluster.api_errors import AdmissionDenied, QuotaExceeded, RequestInfo, Unauthorized, error_from_status
+from tf_dist.cluster.api_errors import (
+    AdmissionDenied,
+    QuotaExceeded,
+    RequestInfo,
+    ServerRestarting,
+    Unauthorized,
+    error_from_status,
+)
 from tf_dist.cluster.client import connection_pool
 from tf_dist.cluster.client.auth import RefreshingCredentials
 from tf_dist.cluster.client.connection_pool import HttpPool, HttpsPool, OpenConnections
@@ -138,7 +145,7 @@ class Transport:
     def _known(self, request: ApiRequest, timeout: urllib3.Timeout, *, whole: bool) -> urllib3.BaseHTTPResponse:
         """One attempt; a second one with renewed credentials after a 401, if there are any.
 
-        A refusal soon after an outage is Unavailable.
+        A refusal soon after an outage is ServerRestarting.
         """
         try:
             return self._authorized(request, timeout, whole=whole)
@@ -150,7 +157,7 @@ class Transport:
         except Forbidden as error:
             if time.monotonic() - self._unavailable_at >= _STARTING:
                 raise
-            raise Unavailable(f"{error}; the API server may have just started") from error
+            raise ServerRestarting(f"{error}; the API server may have just started") from error
 
     def _authorized(self, request: ApiRequest, timeout: urllib3.Timeout, *, whole: bool) -> urllib3.BaseHTTPResponse:
         headers = self._credentials.headers()
@@ -207,7 +214,8 @@ class Transport:
         hint = ""
         if "CERTIFICATE_VERIFY_FAILED" in str(error):
             hint = "the kubeconfig's certificate-authority did not sign the certificate of this server"
-        failure = Unavailable(f"{asked}: no answer from {self._route.url}: {error_reason(error)}", hint=hint)
+        kind = ServerRestarting if _is_refused(error) else Unavailable
+        failure = kind(f"{asked}: no answer from {self._route.url}: {error_reason(error)}", hint=hint)
         failure.code = 0
         return failure
 
@@ -222,6 +230,13 @@ class Transport:
             before = self._pool
             self._pool = self._new_pool()
         before.close()
+
+
+def _is_refused(error: BaseException | None) -> bool:
+    """Whether an error was caused by a server that accepts no connections."""
+    while error is not None and not isinstance(error, ConnectionRefusedError):
+        error = error.__cause__
+    return error is not None
 
 
 def _bounded_timeout(timeout: urllib3.Timeout, seconds: float) -> urllib3.Timeout:
