@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import select
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +17,30 @@ from benchmarks.peers import binding, table
 from benchmarks.peers.scenarios import ROWS
 from benchmarks.peers.servers import DECIDER, JOB_CONTROLLER, Servers
 from benchmarks.peers.systems import Kueue, TfDist, Volcano
+from tests.waiting import until
 from tf_dist.cluster.api import Object
+
+
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="the system has no setpriv")
+def test_servers_end_with_a_benchmark_that_is_killed(tmp_path: Path) -> None:
+    script = """
+import sys, time
+from pathlib import Path
+from benchmarks.peers.servers import process
+with process(["sleep", "1000"], Path(sys.argv[1])) as started:
+    print(started.pid, flush=True)
+    time.sleep(1000)
+"""
+    command = [sys.executable, "-c", script, str(tmp_path / "log")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as benchmark:
+        assert benchmark.stdout is not None
+        pid = int(benchmark.stdout.readline())
+        server = os.pidfd_open(pid)
+        until(lambda: Path(f"/proc/{pid}/comm").read_text() == "sleep\n", 60)
+        benchmark.kill()
+        ended, _, _ = select.select([server], [], [], 60)
+        os.close(server)
+    assert ended
 
 
 def test_counts_requests_by_user_without_watches(tmp_path: Path) -> None:

@@ -61,7 +61,9 @@ def free_port() -> int:
 
 @contextmanager
 def process(command: Sequence[str | Path], log: Path, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A process whose output goes to ``log``. SIGTERM ends it."""
+    """A process whose output goes to ``log``. SIGTERM ends it, also when this process is killed (on Linux)."""
+    if setpriv := shutil.which("setpriv"):
+        command = [setpriv, "--pdeathsig", "TERM", *command]
     with log.open("wb") as file:
         started = subprocess.Popen(command, stdout=file, stderr=file, env={**os.environ, **environment})
     try:
