@@ -307,18 +307,28 @@ def test_power_loss_of_the_leaders_node_stops_nobody_elses_job(namespace: Namesp
         finish(namespace, name)
 
 
-@pytest.mark.parametrize("format_", ["v1", "volcano"])
-def test_gang_of_a_dead_node_starts_elsewhere_once_the_node_is_out_of_service(
-    namespace: Namespace, nodes: Nodes, format_: str
+def apart(job: str) -> dict[str, Any]:
+    """The part of a pod's spec by which the pods of a job are on different nodes."""
+    selector = {"matchLabels": {"tf-dist.dev/job-name": job}}
+    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": selector}
+    return {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
+
+
+def test_gangs_of_a_dead_node_start_elsewhere_once_the_node_is_out_of_service(
+    namespace: Namespace, nodes: Nodes
 ) -> None:
-    name = start(namespace, small_gang(format_, f"dead-{format_}", RUNS, replicas=2, cpu=LARGE), 2)
-    where = nodes_of(namespace, name)[0]
+    """Two gangs are on two of three nodes each, so one node has pods of both."""
+    names = {format_: f"dead-{format_}" for format_ in ("v1", "volcano")}
+    for format_, name in names.items():
+        start(namespace, small_gang(format_, name, RUNS, replicas=2, **apart(name)), 2)
+    where, *_ = set.intersection(*(set(nodes_of(namespace, name)) for name in names.values()))
     taint = ("taint", "nodes", where, "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute")
     with nodes.without_power(where):
         nodes.until_ready(where, False)
         namespace.kubectl(*taint)
-        until_running(namespace, name, 2, on=lambda node: node != where)
-        finish(namespace, name, format_)
+        for format_, name in names.items():
+            until_running(namespace, name, 2, on=lambda node: node != where)
+            finish(namespace, name, format_)
     namespace.kubectl(*taint[:3], "node.kubernetes.io/out-of-service-")
 
 
