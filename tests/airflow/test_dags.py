@@ -93,6 +93,7 @@ def evict_a_worker() -> None:
 
 
 class TestRunning:
+    @pytest.mark.slow  # an example of tests/examples, too
     def test_digits_train(self, where: None, stand_in: Path) -> None:
         found = run(read("digits_train", stand_in), run_conf={"steps": 300})
         assert found.tasks == {"train": "success"}
