@@ -193,7 +193,7 @@ def stages(mutant: Mutant) -> Iterator[list[str]]:
     own = sorted((TREE / "tests" / package).rglob(f"test_{path.stem.strip('_')}*.py"))
     tried = [one.relative_to(TREE).as_posix() for one in own]
     if tried:
-        yield tried
+        yield [*tried]
     folders = [f"tests/{parent}" for parent in path.parents if (TREE / "tests" / parent).is_dir() and parent.name]
     for folder in dict.fromkeys([*folders[:1], *(f"tests/{one}" for one in PACKAGES[package])]):
         yield [folder, *(f"--ignore={one}" for one in tried)]

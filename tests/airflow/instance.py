@@ -85,6 +85,7 @@ def deferred(task: TFJobOperator, instance: Instance) -> TFJobTrigger:
     task.deferrable = True
     with pytest.raises(TaskDeferred) as caught:
         task.execute(instance.context())
+    assert callable(getattr(task, caught.value.method_name))
     path, arguments = caught.value.trigger.serialize()
     assert path == "tf_dist.airflow.triggers.tfjob.TFJobTrigger"
     return TFJobTrigger(**arguments)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import math
+import threading
 import time
 from collections.abc import Callable, Iterator
 from itertools import chain, repeat
@@ -290,6 +291,28 @@ def test_another_driver_may_make_the_keys_between_two_requests(bench: Bench) -> 
     bench.before = before
     bench.apply(EnsureKeys(key_secret(bench.job)))
     assert decoded(bench.memory.get(SECRETS, "default", "mnist-ssh"))["id_rsa"] == b"mine"
+
+
+def test_pods_are_created_side_by_side_and_nothing_else_is(bench: Bench) -> None:
+    bench.look()
+    # The first is a trial, and the next two go together.
+    together, others = threading.Barrier(2), list[str]()
+
+    def before(verb: str, resource: Resource, *_: Any, **__: Any) -> None:
+        if (verb, resource) == ("create", PODS) and len(bench.asked) > 2:
+            together.wait(60)
+        elif resource is CONFIG_MAPS:
+            others.append(threading.current_thread().name)
+
+    bench.before = before
+    config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": bench.pod("hosts", bench.job)["metadata"]}
+    bench.applier.start(2)
+    try:
+        bench.apply(Create(config_map), *(Create(bench.pod(f"pod-{number}", bench.job)) for number in range(3)))
+    finally:
+        bench.applier.stop()
+    assert len(bench.cached()) == 3
+    assert others == [threading.current_thread().name]
 
 
 # What the caches learn

@@ -40,13 +40,13 @@ def waited(sensor: Any) -> Any:
     try:
         return sensor.execute(context)
     except TaskDeferred as deferred:
-        trigger = deferred.trigger
+        trigger, goes_on = deferred.trigger, getattr(sensor, deferred.method_name)
 
     async def events() -> list[Any]:
         return [event async for event in trigger.run()]
 
     (event,) = asyncio.run(events())
-    return sensor.execute_complete(context, event.payload)
+    return goes_on(context, event.payload)
 
 
 @pytest.mark.parametrize("deferrable", [False, True], ids=["in the worker", "deferred"])

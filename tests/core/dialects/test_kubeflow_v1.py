@@ -254,6 +254,18 @@ def test_the_same_value_in_both_places_is_only_told():
             "this one is overridden",
         ),
         (
+            f"{SPECS}.PS.template.spec.containers.0.image",
+            "registry/mnist:${TAG}",
+            f"{SPECS}.PS.template.spec.containers[0].image",
+            "${TAG}",
+        ),
+        (
+            f"{SPECS}.PS.template.spec.initContainers",
+            [{"name": "fetch", "image": "registry/fetch:${TAG}"}],
+            f"{SPECS}.PS.template.spec.initContainers[0].image",
+            "${TAG}",
+        ),
+        (
             "spec.runPolicy.schedulingPolicy.minResources",
             {"cpu": 2},
             "spec.runPolicy.schedulingPolicy.minResources",

@@ -180,6 +180,18 @@ def test_rules(path: str, value: Any, where: str, message: str, hint: str):
     assert hint in problem.hint
 
 
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_runtime_id_must_leave_room_for_the_names_of_services(replicas: int):
+    specs = [{"template": template(), "replicas": replicas, "tfReplicaType": "WORKER"}]
+    chief = {"chief": {"replicaName": "WORKER", "replicaIndex": 0}}
+    longest = 63 - len(f"{v1alpha1()['metadata']['name']}-worker--{replicas - 1}")
+    document = changed(changed(v1alpha1(), SPECS, specs), "spec.terminationPolicy", chief)
+    parse(changed(document, "spec.RuntimeId", "r" * longest))
+    problem = only_error(changed(document, "spec.RuntimeId", "r" * (longest + 1)))
+    assert (problem.path, problem.hint) == ("spec.RuntimeId", f"with this name it may have {longest}")
+    assert "would have 64 characters" in problem.message
+
+
 def test_the_chief_must_exist():
     document = changed(v1alpha1(), SPECS, v1alpha1()["spec"]["replicaSpecs"][1:])
     problem = only_error(document)

@@ -194,9 +194,13 @@ def test_containers_in_the_wrong_place_are_seen():
     assert (problem.path, problem.hint) == (f"{AT}.spec", "move containers (and the keys next to it) under spec")
 
 
-def test_two_containers_of_a_pod_cannot_share_a_port():
-    document = with_sidecar(ports=[{"containerPort": 2222}])
-    document = changed(document, f"{AT}.spec.containers.0.ports", [{"name": "tfjob-port", "containerPort": 2222}])
+@pytest.mark.parametrize(
+    ("one", "other"), [({}, {}), ({}, {"protocol": "TCP"}), ({"protocol": "UDP"}, {"protocol": "UDP"})]
+)
+def test_two_containers_of_a_pod_cannot_share_a_port(one: dict[str, Any], other: dict[str, Any]):
+    document = with_sidecar(ports=[{"containerPort": 2222, **one}])
+    ports = [{"name": "tfjob-port", "containerPort": 2222, **other}]
+    document = changed(document, f"{AT}.spec.containers.0.ports", ports)
     problem = only_error(document)
     assert problem.path == f"{AT}.spec.containers[1].ports[0].containerPort"
     assert "'tensorflow'" in problem.message

@@ -249,3 +249,24 @@ def test_phases_are_stored_in_words_that_other_versions_read() -> None:
 def test_counts_of_a_type_without_pods_are_zero() -> None:
     assert not any(astuple(NO_PODS))
     assert ready_text(v1_job(), Status()) == "0/3"
+
+
+@pytest.mark.parametrize(
+    ("status", "follows"),
+    [
+        ({}, "; the job starts when this is corrected"),
+        ({"created": 1.0}, "; its pods are not changed, and nothing is restarted until this is corrected"),
+        (
+            {"accepted_spec": AcceptedSpec(generation=3, digest="d")},
+            "; its pods are not changed, and nothing is restarted until this is corrected",
+        ),
+        (
+            {"accepted_spec": AcceptedSpec(generation=3, digest="d", document={"spec": {}})},
+            "; generation 3 stays in force",
+        ),
+    ],
+)
+def test_a_refused_spec_says_what_follows(status: dict[str, Any], follows: str) -> None:
+    refused = RefusedSpec(generation=4, digest="e", message="no chief")
+    assert Status(refused_spec=refused, **status).refusal == f"the spec is not accepted: no chief{follows}"
+    assert Status(refused_spec=refused, phase=Phase.FAILED, **status).refusal == ""

@@ -432,6 +432,12 @@ def test_every_number_of_seconds_has_a_text(number: float) -> None:
     assert parse_time(format_micro_time(number)) is not None
 
 
+@pytest.mark.parametrize("text", ["", "a", "-1", "3-1", "2,1", "1,1", "0-2,2", "0-2,1-3", "0-", "0-99999999"])
+def test_ranges_that_are_not_ascending_numbers_of_replicas_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is not an index|does not come after"):
+        list(parse_ranges(text))
+
+
 @given(st.text(alphabet="0123456789-,", max_size=60))
 def test_ranges_give_no_more_than_a_job_may_have(text: str) -> None:
     try:

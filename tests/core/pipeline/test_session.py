@@ -135,6 +135,15 @@ ENDS = {
     EndCause.UNREACHABLE: lost_end(Unavailable("away"), transient=True),
     EndCause.ERROR: lost_end(Forbidden("no"), transient=False),
 }
+
+
+@pytest.mark.parametrize("cause", ENDS)
+def test_only_the_end_of_a_job_is_decided(cause: EndCause) -> None:
+    end = ENDS[cause]
+    assert end is not None
+    assert end.result.decided is (cause in (EndCause.SUCCEEDED, EndCause.FAILED, EndCause.DELETED))
+
+
 DELETE, LEAVE, MARK, SUSPEND = JobFate.DELETE, JobFate.LEAVE, JobFate.MARK, JobFate.SUSPEND
 
 

@@ -10,7 +10,7 @@ from tests.core.builders import START, written
 from tests.core.dialects.documents import changed, v1, v1alpha1, volcano
 from tf_dist.core.model.status import RefusedSpec, Status
 from tf_dist.core.model.timestamps import format_micro_time, format_time
-from tf_dist.core.reconciler.accepted_spec import plan_for_invalid_spec, unknown_keys
+from tf_dist.core.reconciler.accepted_spec import plan_for_invalid_spec, read_stored_spec, unknown_keys
 
 
 def test_names_unknown_keys_only() -> None:
@@ -49,3 +49,25 @@ def test_a_job_that_cannot_be_read_says_so_where_its_users_look(document: Any, s
     if "conditions" in status:
         status["conditions"] = [(one["type"], one["status"], one["message"]) for one in status["conditions"]]
     assert status == shown
+
+
+@pytest.mark.parametrize(
+    ("part", "key", "counts"),
+    [
+        ("annotations", "tf-dist.dev/queue", True),
+        ("annotations", "tf-dist.dev/expected-duration", True),
+        ("annotations", "volcano.sh/preemptable", True),
+        ("annotations", "scheduling.volcano.sh/queue-name", True),
+        ("labels", "kueue.x-k8s.io/queue-name", True),
+        ("annotations", "kubectl.kubernetes.io/last-applied-configuration", False),
+        ("annotations", "example.com/team", False),
+        ("labels", "app", False),
+    ],
+)
+def test_annotations_and_labels_that_are_settings_are_part_of_the_spec(part: str, key: str, counts: bool) -> None:
+    def digest(values: dict[str, str]) -> str:
+        accepted = read_stored_spec(changed(v1(), f"metadata.{part}", values), Status()).accepted
+        assert accepted is not None
+        return accepted.digest
+
+    assert (digest({key: "1h"}) != digest({})) is counts

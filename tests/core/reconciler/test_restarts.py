@@ -33,6 +33,15 @@ def test_a_restart_of_a_pod_is_paid_from_what_the_kubelet_has_left_of_the_budget
     assert world.memory.restarts == ({} if phase is Phase.FAILED else {"PodFailed": 1})
 
 
+@pytest.mark.parametrize(("limit", "said"), [(3, "; restart 1 of 3"), (None, "; restart 1")])
+def test_a_restart_says_how_many_there_may_be(limit: int | None, said: str) -> None:
+    job = v1_job(replicas("Worker", 2, rules=ON_FAILURE))
+    world = started(replace(job, run_policy=RunPolicy(max_restarts=limit)))
+    world.end(world.pods["mnist-worker-0"], 1)
+    world.step()
+    assert world.memory.message.partition(" in ")[0].endswith(said)
+
+
 @pytest.mark.parametrize(
     ("what", "said"),
     [

@@ -10,13 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.core.builders import replicas, v1_job
 from tests.core.gang.gangs import Snapshot, World, admit, gang, message, node, placed, queue, reason, workers
 from tests.core.gang.placement.nodes import PATIENT
-from tf_dist.core.gang.resources.resource_quota import pod_quota_usage, read_resource_quota
+from tf_dist.core.gang.resources.admission_config import AdmissionConfig
+from tf_dist.core.gang.resources.resource_quota import gang_quota_usage, pod_quota_usage, read_resource_quota
 from tf_dist.core.gang.scheduling import Scheduler
 from tf_dist.core.gang.types import Gang, GangQuotaUsage, PodQuotaUsage, ResourceQuota, Scope
 from tf_dist.core.model.assignment import Admit, Wait
 from tf_dist.core.model.gang_queue import QueueingStrategy
+from tf_dist.core.model.job import RunPolicy
 
 POD = PodQuotaUsage(amounts=(("pods", Decimal(1)),))
 NODES = [node(f"n{number}", gpu=8, pods=100) for number in range(4)]
@@ -182,6 +185,14 @@ def test_what_a_pod_counts_as() -> None:
         "limits.cpu": 2,
         "requests.nvidia.com/gpu": 2,
     }
+
+
+@pytest.mark.parametrize("deadline", [None, 60.0])
+def test_pods_of_a_job_with_a_deadline_are_terminating(deadline: float | None) -> None:
+    """The builder gives them the deadline of their job."""
+    job = v1_job(replicas("Worker", 2), policy=RunPolicy(active_deadline=deadline))
+    [pod] = gang_quota_usage(job, AdmissionConfig()).members
+    assert pod.terminating is (deadline is not None)
 
 
 def test_a_stored_quota() -> None:
