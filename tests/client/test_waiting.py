@@ -13,11 +13,11 @@ import pytest
 from tests.controller.harness import disturbed, tfjob
 from tf_dist.client.monitor import JobEvent, JobInformer, ObjectChanged, ObjectsListed, WaitSteps
 from tf_dist.client.stored_jobs import StoredJob
-from tf_dist.client.wait import GoalNotReached, goal_steps, run_on_loop, wait_for, wait_on_loop
+from tf_dist.client.wait import GoalNotReached, goal_steps, run_on_loop, wait_for, wait_goal, wait_on_loop
 from tf_dist.cluster.api import TFJOBS
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.core.diagnostics.outcome import OutcomeKind
-from tf_dist.errors import JobFailed, NotFound, Unavailable
+from tf_dist.errors import InvalidJob, JobFailed, NotFound, Unavailable
 
 METADATA = {"name": "a", "namespace": "default", "uid": "u", "resourceVersion": "1"}
 
@@ -73,6 +73,27 @@ def test_what_comes_of_it(phase: str, goal: str, told: str, error: Exception | N
 
 def changed(job: StoredJob, phase: str) -> ObjectChanged:
     return ObjectChanged(TFJOBS, "MODIFIED", {**job.stored, "status": {"tfDist": {"phase": phase}}})
+
+
+@pytest.mark.parametrize(
+    ("text", "goal"),
+    [
+        ("succeeded", "succeeded"),
+        ("Running", "running"),
+        ("delete", "deleted"),
+        ("created", "admitted"),
+        ("condition=complete", "succeeded"),
+        ("condition=Completed=True", "succeeded"),
+        ("condition=Running=true", "running"),
+    ],
+)
+def test_a_goal_has_the_words_of_kubectl_too(text: str, goal: str) -> None:
+    assert wait_goal(text) == goal
+
+
+def test_a_word_that_is_not_a_goal_is_refused() -> None:
+    with pytest.raises(InvalidJob, match="there is no state 'runing' to wait for"):
+        wait_goal("runing")
 
 
 def test_a_wait_is_steps_that_need_neither_a_thread_nor_a_cluster() -> None:

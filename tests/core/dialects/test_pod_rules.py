@@ -283,6 +283,26 @@ def test_accepts_what_an_api_server_takes(spec: dict[str, Any], container: dict[
     assert not parse(with_pod(spec, container)).warnings
 
 
+@pytest.mark.parametrize(
+    ("pod", "container", "told"),
+    [
+        ({"requests": {"cpu": "2"}}, {"requests": {"cpu": 2}}, ""),
+        ({"requests": {"cpu": "2"}}, {"requests": {"cpu": "2500m"}}, "2 is requested for the pod, but"),
+        ({"requests": {"cpu": "2"}}, {"limits": {"cpu": 3}}, "its containers request 3 together"),
+        ({"requests": {"cpu": "2"}}, {"requests": {"cpu": 1}, "limits": {"cpu": 3}}, ""),
+        ({"limits": {"cpu": "2"}}, {"requests": {"cpu": 1}}, ""),
+    ],
+)
+def test_requests_of_a_pod_cover_those_of_its_containers(pod: dict[str, Any], container: dict[str, Any], told: str):
+    document = with_pod({"resources": pod}, {"volumeMounts": [], "resources": container})
+    if told:
+        problem = only_error(document)
+        assert problem.path == f"{AT}.spec.resources.requests.cpu"
+        assert told in problem.message
+    else:
+        parse(document)
+
+
 def test_warns_in_a_cluster_of_what_only_an_api_server_takes():
     document = with_pod({}, {"volumeMounts": [{"name": "data", "mountPath": "data"}]})
     assert paths(parse(document, strict=False).warnings) == [f"{AT}.spec.containers[0].volumeMounts[0].mountPath"]

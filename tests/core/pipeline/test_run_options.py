@@ -11,6 +11,7 @@ from tf_dist.argo.launcher.launcher_arguments import LauncherOptions
 from tf_dist.core.model.timestamps import seconds_of
 from tf_dist.core.pipeline.run_options import (
     INTERVAL,
+    DriverChoice,
     Face,
     Option,
     RunOptions,
@@ -162,6 +163,24 @@ def test_a_face_calls_an_option_as_its_users_do() -> None:
     assert options_of(RunOptions, Face.OPERATOR)["startup_timeout_seconds"] == startup
     assert options_of(LauncherOptions, Face.STEP)["job_image"].name == "image"
     assert "command" not in options_of(LauncherOptions, Face.STEP)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "read"),
+    [
+        ("name", None, ""),
+        ("name", "", ""),
+        ("name", "mnist", "mnist"),
+        ("run_timeout", "", None),
+        ("run_timeout", "1m", 60.0),
+        ("driver", None, DriverChoice.AUTO),
+        ("driver", "", DriverChoice.AUTO),
+        ("driver", "controller", DriverChoice.CONTROLLER),
+        ("driver", "other", "other"),
+    ],
+)
+def test_reads_what_is_given_and_what_an_empty_text_means(name: str, given: Any, read: Any) -> None:
+    assert options_of(RunOptions)[name].read(given) == read
 
 
 def test_counts_as_text_are_numbers() -> None:

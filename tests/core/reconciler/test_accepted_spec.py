@@ -71,3 +71,15 @@ def test_annotations_and_labels_that_are_settings_are_part_of_the_spec(part: str
         return accepted.digest
 
     assert (digest({key: "1h"}) != digest({})) is counts
+
+
+def test_conditions_of_earlier_passes_stay_beside_the_one_of_the_spec() -> None:
+    refused = RefusedSpec(generation=1, digest="d", message="no chief")
+    running = {"type": "Running", "status": "False", "lastTransitionTime": format_time(START)}
+    known = {"type": "SpecAccepted", "status": "False", "reason": "InvalidSpec", "message": SAID}
+    long_ago = {**known, "lastTransitionTime": format_time(START - 900)}
+    document = {**v1(), "status": {"conditions": [running, long_ago]}}
+    conditions = written(plan_for_invalid_spec(document, Status(), refused, START))["conditions"]
+    assert [one["type"] for one in conditions] == ["SpecAccepted", "Running"]
+    assert conditions[0]["lastTransitionTime"] == long_ago["lastTransitionTime"]
+    assert conditions[1] == running
