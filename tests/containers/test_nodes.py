@@ -249,36 +249,33 @@ def test_a_kubelet_that_restarts_ends_no_log_and_spoils_no_result(
     assert all(row["restarts"] == 0 for row in report["replicas"])
 
 
-def test_a_short_silence_of_a_node_costs_a_job_nothing(namespace: Namespace, nodes: Nodes) -> None:
-    # As long as Kubernetes' default, which a cluster of tests shortens.
-    taints = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
-    tolerated = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
-    tolerations = [{"key": key, **tolerated} for key in taints]
-    name = start(namespace, small_gang("v1", "silent", RUNS, tolerations=tolerations))
-    (where,), before = nodes_of(namespace, name), uids_of(namespace, name)
-    nodes.stop(where, "kubelet", "STOP")
-    try:
-        namespace.until_shown(["explain", name], "is not ready: it may still run", seconds=120)
-    finally:
-        nodes.start(where, "kubelet")
-    nodes.until_ready(where, True)
-    assert uids_of(namespace, name) == before
-    finish(namespace, name)
-
-
-def test_partition_never_gives_a_replica_two_pods(namespace: Namespace, nodes: Nodes) -> None:
-    """The pod runs on behind the cut, and its replacement starts when the node has come back and ended it."""
+def test_partition_never_gives_a_replica_two_pods_and_costs_a_job_that_tolerates_it_nothing(
+    namespace: Namespace, nodes: Nodes
+) -> None:
+    """The pods run on behind the cut. What replaces one starts when the node has come back and ended it."""
     name = start(namespace, small_gang("v1", "parted", RUNS, replicas=2, cpu=LARGE), 2)
     before = pods_of(namespace, name)
     where = next(pod["spec"]["nodeName"] for pod in before.values())
     (lost,) = [pod for pod, one in before.items() if one["spec"]["nodeName"] == where]
+    # As long as Kubernetes' default, which a cluster of tests shortens.
+    tolerated = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
+    taints = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+    patient = {
+        "nodeSelector": {"kubernetes.io/hostname": where},
+        "tolerations": [{"key": key, **tolerated} for key in taints],
+    }
+    silent = start(namespace, small_gang("v1", "silent", RUNS, **patient))
+    untouched = uids_of(namespace, silent)
     with nodes.cut_off(where):
         until(lambda: lost not in pods_of(namespace, name), 180, every=1)
         namespace.until_shown(["explain", name], where)
+        namespace.until_shown(["explain", silent], "is not ready: it may still run")
         assert namespace.pods()[lost]["metadata"]["uid"] == before[lost]["metadata"]["uid"]
     until_running(namespace, name, 2)
     assert uids_of(namespace, name)[lost] != before[lost]["metadata"]["uid"]
-    finish(namespace, name)
+    assert uids_of(namespace, silent) == untouched
+    for job in (name, silent):
+        finish(namespace, job)
 
 
 # Power
