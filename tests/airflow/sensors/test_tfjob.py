@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import uuid
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -40,7 +41,8 @@ def waited(sensor: Any) -> Any:
     try:
         return sensor.execute(context)
     except TaskDeferred as deferred:
-        trigger, goes_on = deferred.trigger, getattr(sensor, deferred.method_name)
+        trigger, timeout, goes_on = deferred.trigger, deferred.timeout, getattr(sensor, deferred.method_name)
+    assert timeout == timedelta(seconds=sensor.timeout)
 
     async def events() -> list[Any]:
         return [event async for event in trigger.run()]

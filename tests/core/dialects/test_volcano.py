@@ -55,6 +55,10 @@ def test_the_minimum_is_that_of_the_tasks():
     assert [spec.min_replicas for spec in job.replica_specs] == [1, 2]
 
 
+def test_how_many_pods_must_succeed():
+    assert parse(changed(volcano(), "spec.minSuccess", 2)).job.counting == CompletionByCounts(min_success=2)
+
+
 def test_the_job():
     job = parse(volcano()).job
     assert [(spec.type, spec.role, spec.replicas, spec.container, spec.port) for spec in job.replica_specs] == [

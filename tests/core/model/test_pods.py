@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.core.builders import observed, v1_job
 from tf_dist.core.model.context import Observed
 from tf_dist.core.model.job import ReplicaId
-from tf_dist.core.model.pods import PodPhase, PodView, pod_view
+from tf_dist.core.model.pods import Exit, PodPhase, PodView, pod_view
 from tf_dist.core.reconciler.reconcile import reconcile
 
 LABELS = {"tf-dist.dev/replica-type": "worker", "tf-dist.dev/replica-index": "1", "tf-dist.dev/attempt": "1.0.0"}
@@ -142,6 +142,33 @@ def test_a_failed_pod_without_containers_says_why_itself() -> None:
     assert view is not None
     assert view.exit is not None
     assert (view.evicted, view.exit.code, view.exit.reason, view.exit.message) == (True, None, "Evicted", "out of disk")
+
+
+@pytest.mark.parametrize(
+    ("reason", "evicted"),
+    [
+        ("Evicted", True),
+        ("Preempting", True),
+        ("NodeShutdown", True),
+        ("Terminated", True),
+        ("NodeAffinity", True),
+        ("NodePorts", True),
+        ("OutOfcpu", True),
+        ("DeadlineExceeded", False),
+        ("Error", False),
+    ],
+)
+def test_reasons_of_a_kubelet_that_ends_a_pod_that_did_nothing_wrong(reason: str, evicted: bool) -> None:
+    view = pod_view(raw({"phase": "Failed", "reason": reason}))
+    assert view is not None
+    assert view.evicted is evicted
+
+
+@pytest.mark.parametrize(
+    ("reason", "failed"), [("StartError", True), ("ContainerCannotRun", True), ("Error", False), ("", False)]
+)
+def test_a_container_that_could_not_be_started_is_known_by_its_reason(reason: str, failed: bool) -> None:
+    assert Exit(128, reason).start_failed is failed
 
 
 @pytest.mark.parametrize(("stamp", "deleting"), [("2027-01-15T08:00:00Z", True), (None, False)])

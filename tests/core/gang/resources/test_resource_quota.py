@@ -195,6 +195,12 @@ def test_pods_of_a_job_with_a_deadline_are_terminating(deadline: float | None) -
     assert pod.terminating is (deadline is not None)
 
 
+def test_pods_that_name_no_priority_class_have_the_default() -> None:
+    named = replace(replicas("PS", 1), template={"spec": {"priorityClassName": "high"}})
+    usage = gang_quota_usage(v1_job(named, replicas("Worker", 1)), AdmissionConfig(default_class="batch"))
+    assert [pod.priority_class for pod in usage.members] == ["high", "batch"]
+
+
 def test_a_stored_quota() -> None:
     scopes = {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In", "values": ["high"]}]}
     spec = {"hard": {"pods": "9"}, "scopes": ["NotTerminating"], "scopeSelector": scopes}
