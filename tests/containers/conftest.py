@@ -201,16 +201,35 @@ def namespace(installed: Namespace) -> Iterator[Namespace]:
     yield from new_namespace(installed)
 
 
+@pytest.fixture(scope="session")
+def leaving(installed: Namespace) -> Iterator[list[str]]:
+    """Namespaces whose deletion no test waits for: it takes seconds. They are gone in the end."""
+    names: list[str] = []
+    yield names
+    if names:
+        installed.kubectl("delete", "namespace", *names, "--ignore-not-found", "--timeout", "120s")
+
+
 @pytest.fixture
-def other(installed: Namespace) -> Iterator[Namespace]:
+def other(installed: Namespace, leaving: list[str]) -> Iterator[Namespace]:
     """A namespace of this test's own."""
-    yield from new_namespace(installed)
+    space = created_namespace(installed)
+    leaving.append(space.name)
+    try:
+        yield space
+    finally:
+        space.kubectl("delete", "namespace", space.name, "--wait=false")
+
+
+def created_namespace(cluster: Namespace) -> Namespace:
+    space = cluster.sibling(f"tf-dist-{secrets.token_hex(4)}")
+    space.kubectl("create", "namespace", space.name)
+    return space
 
 
 def new_namespace(cluster: Namespace) -> Iterator[Namespace]:
     """A namespace, gone afterwards."""
-    space = cluster.sibling(f"tf-dist-{secrets.token_hex(4)}")
-    space.kubectl("create", "namespace", space.name)
+    space = created_namespace(cluster)
     try:
         yield space
     finally:
