@@ -190,6 +190,28 @@ def test_a_gang_s_place_and_its_pods_on_nodes_are_known() -> None:
     assert found.pod_nodes["worker"] == ("m", "n")  # worker 0 is to be on m, worker 1 is on n
 
 
+@pytest.mark.parametrize(
+    ("status", "timeout", "tried"),
+    [
+        (Status(), 60.0, [(0, None), (1, 60.0), (2, 60.0)]),
+        (Status(), None, [(0, None)]),
+        (Status(fallback_from=1), 60.0, [(1, None), (2, 0.0), (0, 60.0)]),  # after a disruption of the first
+        (Status(fallback_from=1), None, [(1, None), (2, 0.0)]),
+        (ADMITTED, 60.0, [(0, None)]),
+    ],
+)
+def test_a_waiting_gang_has_its_fallbacks_with_the_times_from_which_they_are_tried(
+    status: Status, timeout: float | None, tried: list[tuple[int, float | None]]
+) -> None:
+    plain = job()
+    asked = replace(plain.scheduling, admission_timeout=timeout)
+    smaller = [replace(plain, replica_specs=(replicas("Worker", number),)) for number in (2, 1)]
+    found = one(status, changed=replace(plain, scheduling=asked, fallbacks=tuple(smaller)))
+    later = [(gang.fallback, gang.tried_from - START if gang.tried_from else 0.0) for gang in found.fallbacks]
+    assert [(found.fallback, None), *later] == tried
+    assert [gang.fallback_of for gang in found.fallbacks] == [found.uid] * len(later)
+
+
 def test_pods_of_a_gang_without_a_place_are_known_too() -> None:
     found = one(Status(not_before=START + 60), pod(owner="uid-mnist"))
     assert (found.assigned, found.bound, found.not_before) == (None, {"worker": {"n": 1}}, START + 60)
