@@ -214,6 +214,10 @@ class Rules:
             if now - self._since.setdefault(key, now) > one.patience:
                 self._fail(f"{one}, for {now - self._since[key]:.0f} s")
 
+    def begin_anew(self) -> None:
+        """Judge what is not at rest from now on: another leader has begun, and may end before it is looked at."""
+        self._since.clear()
+
     def _leaderless(self) -> Iterator[Unrest]:
         """Processes that could lead a kind that nobody leads."""
         for kind in JOB_KINDS if self.site.has_namespace() else ():

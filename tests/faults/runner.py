@@ -399,6 +399,7 @@ class ScheduleRunner:
         kinds = {kind for leader in leaders for kind in leader.leadership.kinds()}
         if not others or not leaders:
             return
+        self.rules.begin_anew()
         for leader in leaders:
             end(leader)
         self._until(lambda: all(one.dead for one in leaders), "processes do not end")
