@@ -103,6 +103,9 @@ class Unavailable(ClusterError):
     """No answer, or a server error (5xx). The same request may work later."""
 
     code = 503
+    restarting = False
+    """Whether the server accepts no connections, or has just started and refuses everybody until it has read the roles.
+    It may come back with an older state, restored from a backup."""
 
 
 class JobOutcomeError(TFDistError):

@@ -17,7 +17,7 @@ from tests.faults.calls import Call
 from tests.faults.proxy import Fault, Kind
 from tests.faults.simulation import Process, Simulation
 from tf_dist.cluster.api import ALL_LINES, LogOptions, Object, ObjectList, PatchType, Resource, WatchEvent
-from tf_dist.cluster.api_errors import RequestInfo, ServerRestarting, error_from_status
+from tf_dist.cluster.api_errors import RequestInfo, error_from_status
 from tf_dist.cluster.apiserver.storage.list_watch import WatchStream
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.cluster.client.retries import RetryPolicy, call_with_retries, fence_seconds_left
@@ -328,7 +328,7 @@ class Wire:
         call = Call(asked.verb, asked.plural, asked.namespace, name)
         fault = network.strike(call)
         if self._server.away:
-            raise self._no_answer(asked, "connection refused", ServerRestarting)
+            raise self._no_answer(asked, "connection refused", restarting=True)
         request = _Request(self, asked, call, act, body)
         kind = fault.kind if fault is not None else None
         match kind:
@@ -395,9 +395,9 @@ class Wire:
         after = "" if fault.retry_after is None else str(fault.retry_after)
         raise error_from_status(fault.code, {"message": text, "code": fault.code}, asked=asked, retry_after=after)
 
-    def _no_answer(self, asked: RequestInfo, why: str, kind: type[Unavailable] = Unavailable) -> Unavailable:
-        error = kind(f"{asked}: no answer: {why}")
-        error.code = 0
+    def _no_answer(self, asked: RequestInfo, why: str, *, restarting: bool = False) -> Unavailable:
+        error = Unavailable(f"{asked}: no answer: {why}")
+        error.code, error.restarting = 0, restarting
         return error
 
 

@@ -65,13 +65,6 @@ class NotServed(NotFound):
     """The API server does not serve this kind (404): its definition is not installed."""
 
 
-class ServerRestarting(Unavailable):
-    """The API server accepts no connections, or has just started and refuses everybody until it has read the roles.
-
-    It may come back with an older state, restored from a backup.
-    """
-
-
 class AmbiguousCreate(AlreadyExists):
     """The object exists, and an earlier attempt whose response was lost may have created it (409)."""
 

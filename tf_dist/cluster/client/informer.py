@@ -13,7 +13,6 @@ from functools import partial
 from typing import Final
 
 from tf_dist.cluster.api import Cluster, Object, Resource, Stream, WatchEvent
-from tf_dist.cluster.api_errors import ServerRestarting
 from tf_dist.cluster.client.indexer import Change, Indexer, object_key, parse_resource_version, resource_version_of
 from tf_dist.cluster.concurrency import SYSTEM_RUNTIME, ThreadRuntime
 from tf_dist.errors import ClusterError, Forbidden, Gone, NotFound, Throttled, Unavailable
@@ -246,8 +245,8 @@ class Informer:
                 lasted = self._runtime.monotonic() - self._failing_since
                 away = self._failures >= _OUTAGE_FAILURES or lasted >= _OUTAGE_SECONDS
                 if isinstance(error, Throttled):  # a server that answers so is there, and has enough to do
-                    away = False
-                if away or isinstance(error, ServerRestarting):
+                    continue
+                if away or (isinstance(error, Unavailable) and error.restarting):
                     # Its versions may be newer than ours again, and then no watch shows what it has lost.
                     self._resume = ""
             except Exception as error:

@@ -14,14 +14,7 @@ from urllib.parse import urlsplit
 import urllib3
 
 from tf_dist import __version__
-from tf_dist.cluster.api_errors import (
-    AdmissionDenied,
-    QuotaExceeded,
-    RequestInfo,
-    ServerRestarting,
-    Unauthorized,
-    error_from_status,
-)
+from tf_dist.cluster.api_errors import AdmissionDenied, QuotaExceeded, RequestInfo, Unauthorized, error_from_status
 from tf_dist.cluster.client import connection_pool
 from tf_dist.cluster.client.auth import RefreshingCredentials
 from tf_dist.cluster.client.connection_pool import HttpPool, HttpsPool, OpenConnections
@@ -145,7 +138,7 @@ class Transport:
     def _known(self, request: ApiRequest, timeout: urllib3.Timeout, *, whole: bool) -> urllib3.BaseHTTPResponse:
         """One attempt; a second one with renewed credentials after a 401, if there are any.
 
-        A refusal soon after an outage is ServerRestarting.
+        A refusal soon after an outage is Unavailable.
         """
         try:
             return self._authorized(request, timeout, whole=whole)
@@ -157,7 +150,9 @@ class Transport:
         except Forbidden as error:
             if time.monotonic() - self._unavailable_at >= _STARTING:
                 raise
-            raise ServerRestarting(f"{error}; the API server may have just started") from error
+            failure = Unavailable(f"{error}; the API server may have just started")
+            failure.restarting = True
+            raise failure from error
 
     def _authorized(self, request: ApiRequest, timeout: urllib3.Timeout, *, whole: bool) -> urllib3.BaseHTTPResponse:
         headers = self._credentials.headers()
@@ -214,9 +209,8 @@ class Transport:
         hint = ""
         if "CERTIFICATE_VERIFY_FAILED" in str(error):
             hint = "the kubeconfig's certificate-authority did not sign the certificate of this server"
-        kind = ServerRestarting if _is_refused(error) else Unavailable
-        failure = kind(f"{asked}: no answer from {self._route.url}: {error_reason(error)}", hint=hint)
-        failure.code = 0
+        failure = Unavailable(f"{asked}: no answer from {self._route.url}: {error_reason(error)}", hint=hint)
+        failure.code, failure.restarting = 0, _is_refused(error)
         return failure
 
     def _new_pool(self) -> HttpPool | HttpsPool:
