@@ -282,12 +282,13 @@ class LeaderElector:
     def _others(self) -> tuple[float, Object | None]:
         """Seconds until it should be looked again, while another leads this scope or the wider one (0: nobody does);
         and the Lease."""
-        rest, stored = self._rest_of_wider(asked=False), None
-        if not rest and (stored := self._look(self.ref)) is not None:
-            record = LeaseRecord.of(stored)
-            if record.holder not in ("", self.identity):
+        rest = self._rest_of_wider(asked=False)
+        # Observe this Lease in the meantime: its holder may have died together with the cluster's leader.
+        stored = self._watched.get(self.ref) if rest else self._look(self.ref)
+        if stored is not None and (record := LeaseRecord.of(stored)).holder not in ("", self.identity):
+            self._seen.note(stored, self._monotonic())
+            if not rest:
                 self._interval, self._named = _NEVER, False
-                self._seen.note(stored, self._monotonic())
                 rest = max(0.0, record.duration - self._seen.age(self._monotonic()))
         if not rest:
             self.other_since = math.inf

@@ -611,3 +611,19 @@ def test_a_lease_that_is_given_back_between_two_watches_is_taken_soon() -> None:
             until(candidate.valid, 60)
         finally:
             candidate.stop()
+
+
+def test_a_machine_that_dies_with_both_leaders_holds_up_a_namespace_for_one_duration(stage: Stage) -> None:
+    """The Lease of the namespace is observed while the one of the cluster still counts."""
+    stage.put(CLUSTER, "controller")
+    stage.put(TEAM, "host")
+    left = {ref: stage.memory.get(LEASES, *ref)["metadata"]["uid"] for ref in (CLUSTER, TEAM)}
+    candidate = LeaderElector(stage.memory, TEAM, "candidate", wider=CLUSTER, monotonic=lambda: stage.now)
+    candidate.start()
+    try:
+        until(lambda: left[CLUSTER] in candidate._wider_seen._seen and left[TEAM] in candidate._seen._seen, 60)
+        stage.now = 15.5
+        candidate.wake()
+        until(candidate.valid, 60)
+    finally:
+        candidate.stop()
