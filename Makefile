@@ -9,6 +9,9 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done)
 BIN := .venv/bin
 
+# Tests and benchmarks start Python hundreds of times: let it keep what it has compiled, also where the machine says otherwise.
+export PYTHONDONTWRITEBYTECODE :=
+
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
@@ -54,8 +57,6 @@ demo-job: .venv/installed ## Train it once without Airflow: 1 parameter server, 
 demo-argo: .venv/installed ## Retrain it as an Argo workflow, without an installed Argo
 	$(BIN)/python -m tests.argo.demo
 
-# Tests and benchmarks start Python hundreds of times: let it keep what it has compiled, also where the machine says otherwise.
-test test-slow bench bench-peers: export PYTHONDONTWRITEBYTECODE :=
 # Most tests wait for processes most of the time, so that several files at a time take a third of it.
 PYTEST := $(BIN)/pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
 
@@ -67,7 +68,7 @@ test-slow: .venv/installed ## Run the slow tests: trainings and long property te
 	$(PYTEST) -m '(slow or thorough) and not airflow_stack and not cluster'
 
 test-stack: .venv/installed ## Run the tests in a complete Airflow: scheduler, triggerer, API server
-	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -m airflow_stack tests/airflow
+	$(BIN)/pytest -m airflow_stack tests/airflow
 
 test-faults: .venv/installed ## Run 360 generated fault schedules, and 100 from CI_SEED on
 	TF_DIST_FAULT_RUNS=360 $(BIN)/pytest -q tests/faults/test_machine.py
