@@ -61,7 +61,7 @@ def test_a_job_from_submit_to_delete(client: Client) -> None:
     assert client.snapshot(found).result.metrics == {"accuracy": 0.5}
     assert [one.uid for one in client.list() if one.name == stored.name] == [found.uid] == [stored.uid]
     assert [finding.category for finding in client.explain(found)] == ["succeeded"]
-    assert {event.about for event in client.events(found)} >= {f"tfjob/{stored.name}"}
+    assert ("Normal", f"tfjob/{stored.name}") in {(event.type, event.about) for event in client.events(found)}
     assert [one["metadata"]["name"] for one in client.pods(found)]
     client.delete(found, wait=True, timeout=SECONDS)
     with pytest.raises(NotFound, match="there is no job"):

@@ -68,6 +68,7 @@ def test_what_comes_of_it(phase: str, goal: str, told: str, error: Exception | N
             if isinstance(caught.value, JobFailed):
                 ended = OutcomeKind.SUCCEEDED if phase == "Completed" else OutcomeKind.FAILED
                 assert caught.value.outcome.kind is ended
+                assert caught.value.hint == "tf-dist explain tfjob/a explains it" * (phase == "Failed")
     assert lines == [told] * bool(told)
 
 

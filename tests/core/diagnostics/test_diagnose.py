@@ -176,6 +176,17 @@ def test_a_pod_that_cannot_be_scheduled_gives_the_schedulers_reason() -> None:
     assert (found.category, found.detail) == (Category.UNSCHEDULABLE, "0/3 nodes are available")
 
 
+@pytest.mark.parametrize("reason", ["", "ContainerCreating", "PodInitializing"])
+def test_a_pod_whose_containers_do_not_run_yet_is_starting(reason: str) -> None:
+    waiting = {"name": "tensorflow", "restartCount": 0, "state": {"waiting": {"reason": reason}}}
+    job = v1_job(replicas("Worker", 1))
+    starts = pod(job, "worker-0", {"phase": "Pending", "containerStatuses": [waiting]})
+    starts["spec"]["nodeName"] = "n1"
+    (found,) = diagnose(job, live(), views(starts), START + 60)
+    assert (found.level, found.category) == (Level.INFO, Category.STARTING)
+    assert found.summary == "worker-0 is starting on n1"
+
+
 @pytest.mark.parametrize(
     ("message", "advice"),
     [
@@ -238,6 +249,9 @@ def test_waiting_for_admission_and_never_fitting() -> None:
     )
     never = first(Status(reason="NeverFits", message="needs 64 GPUs"))
     assert (never.level, never.category) == (Level.ERROR, Category.NEVER_FITS)
+    assert "ResourceQuota" not in never.resolution
+    quota = first(Status(reason="NeverFits", message="ResourceQuota compute allows 4 GPUs, it needs 64"))
+    assert quota.resolution == "ask for less or for fewer replicas, or have the ResourceQuota raised"
 
 
 def test_pods_that_a_restricted_namespace_refuses_get_a_security_context() -> None:

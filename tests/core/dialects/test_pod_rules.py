@@ -20,6 +20,15 @@ def with_pod(spec: dict[str, Any], container: dict[str, Any], metadata: dict[str
     return changed(v1(), AT, pod if metadata is None else {**pod, "metadata": metadata})
 
 
+def spread(**constraint: Any) -> dict[str, Any]:
+    usual = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}
+    return {"topologySpreadConstraints": [usual | constraint]}
+
+
+def together(**term: Any) -> dict[str, Any]:
+    return {"affinity": {"podAffinity": {REQUIRED_TERMS: [{"topologyKey": "zone", **term}]}}}
+
+
 def node_terms(**requirement: Any) -> dict[str, Any]:
     terms = {"nodeSelectorTerms": [{"matchExpressions": [requirement]}]}
     return {"affinity": {"nodeAffinity": {REQUIRED_TERMS: terms}}}
@@ -40,6 +49,10 @@ REFUSED_SPECS = [
     ({"dnsPolicy": "Cluster"}, "dnsPolicy"),
     ({"dnsPolicy": "None"}, "dnsConfig.nameservers"),
     ({"dnsConfig": {"nameservers": ["dns.example"]}}, "dnsConfig.nameservers[0]"),
+    ({"dnsConfig": {"nameservers": ["::1"] * 4}}, "dnsConfig.nameservers"),
+    ({"dnsConfig": {"searches": ["a b"]}}, "dnsConfig.searches[0]"),
+    ({"dnsConfig": {"searches": [f"a{n}" for n in range(33)]}}, "dnsConfig.searches"),
+    ({"dnsConfig": {"searches": ["a." * 120] * 9}}, "dnsConfig.searches"),
     ({"preemptionPolicy": "Sometimes"}, "preemptionPolicy"),
     ({"serviceAccountName": "My_SA"}, "serviceAccountName"),
     ({"priorityClassName": "High Priority"}, "priorityClassName"),
@@ -57,12 +70,22 @@ REFUSED_SPECS = [
     ({"securityContext": {"fsGroupChangePolicy": "always"}}, "securityContext.fsGroupChangePolicy"),
     ({"securityContext": {"seccompProfile": {"type": "Localhost"}}}, "securityContext.seccompProfile.localhostProfile"),
     ({"securityContext": {"seccompProfile": {"type": "Default"}}}, "securityContext.seccompProfile.type"),
+    (
+        {"securityContext": {"seccompProfile": {"type": "RuntimeDefault", "localhostProfile": "a"}}},
+        "securityContext.seccompProfile.localhostProfile",
+    ),
+    (
+        {"securityContext": {"appArmorProfile": {"type": "Localhost"}}},
+        "securityContext.appArmorProfile.localhostProfile",
+    ),
     ({"tolerations": {"key": "a", "operator": "Exists"}}, "tolerations"),
     ({"tolerations": [{"key": "a", "operator": "Exists", "value": "b"}]}, "tolerations[0].value"),
     ({"tolerations": [{"key": "a", "operator": "Exists", "effect": "noSchedule"}]}, "tolerations[0].effect"),
     ({"tolerations": [{"key": "a", "operator": "exists"}]}, "tolerations[0].operator"),
     ({"tolerations": [{"operator": "Equal", "value": "b"}]}, "tolerations[0].operator"),
     ({"tolerations": [{"key": "a b", "operator": "Exists"}]}, "tolerations[0].key"),
+    ({"tolerations": [{"key": "a", "value": "b c"}]}, "tolerations[0].value"),
+    ({"tolerations": [{"key": "a", "operator": "Gt", "value": "b"}]}, "tolerations[0].value"),
     (
         {"tolerations": [{"key": "a", "operator": "Exists", "effect": "NoSchedule", "tolerationSeconds": 5}]},
         "tolerations[0].effect",
@@ -83,9 +106,22 @@ REFUSED_SPECS = [
         {"topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "z", "whenUnsatisfiable": "ScheduleAnyway"}] * 2},
         "topologySpreadConstraints[1]",
     ),
+    (spread(minDomains=2), "topologySpreadConstraints[0].minDomains"),
+    (spread(matchLabelKeys=["a"]), "topologySpreadConstraints[0].matchLabelKeys"),
+    (together(matchLabelKeys=["a"]), f"affinity.podAffinity.{REQUIRED_TERMS}[0].matchLabelKeys"),
+    (together(mismatchLabelKeys=["a"]), f"affinity.podAffinity.{REQUIRED_TERMS}[0].mismatchLabelKeys"),
+    (
+        together(labelSelector={"matchExpressions": [{"key": "a", "operator": "NotIn"}]}),
+        f"affinity.podAffinity.{REQUIRED_TERMS}[0].labelSelector.matchExpressions[0].values",
+    ),
     ({"schedulingGates": [{"name": "a"}, {"name": "a"}]}, "schedulingGates[1]"),
     (node_terms(key="a", operator="in", values=["b"]), f"affinity.nodeAffinity.{REQUIRED_TERMS}.nodeSelectorTerms[0]"),
     (node_terms(key="a", operator="In"), f"affinity.nodeAffinity.{REQUIRED_TERMS}.nodeSelectorTerms[0]"),
+    (node_terms(key="a", operator="Exists", values=["b"]), f"affinity.nodeAffinity.{REQUIRED_TERMS}.nodeSelectorTerms"),
+    (
+        node_terms(key="a", operator="Gt", values=["1", "2"]),
+        f"affinity.nodeAffinity.{REQUIRED_TERMS}.nodeSelectorTerms",
+    ),
     (node_terms(operator="Exists"), f"affinity.nodeAffinity.{REQUIRED_TERMS}.nodeSelectorTerms[0]"),
     (
         {"affinity": {"nodeAffinity": {REQUIRED_TERMS: {"nodeSelectorTerms": []}}}},
@@ -116,6 +152,10 @@ REFUSED_SPECS = [
     (
         volume(downwardAPI={"items": [{"path": "a", "fieldRef": {"fieldPath": "spec.nodeName"}}]}),
         "volumes[0].downwardAPI.items[0].fieldRef.fieldPath",
+    ),
+    (
+        volume(downwardAPI={"items": [{"path": "a", "resourceFieldRef": {"resource": "limits.cpu"}}]}),
+        "volumes[0].downwardAPI.items[0].resourceFieldRef.containerName",
     ),
     (
         volume(projected={"sources": [{"secret": {"name": "s"}, "configMap": {"name": "c"}}]}),
@@ -159,6 +199,11 @@ REFUSED_CONTAINERS = [
     (source(fieldRef={"fieldPath": "metadata.nodeName"}), "env[0].valueFrom.fieldRef.fieldPath"),
     (source(fieldRef={"fieldPath": "metadata.labels"}), "env[0].valueFrom.fieldRef.fieldPath"),
     (source(resourceFieldRef={"resource": "limits.gpu"}), "env[0].valueFrom.resourceFieldRef.resource"),
+    (
+        source(resourceFieldRef={"resource": "limits.memory", "divisor": "1m"}),
+        "env[0].valueFrom.resourceFieldRef.divisor",
+    ),
+    ({"env": [{"name": "A", "value": "a", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]}, "env[0]"),
     (source(secretKeyRef={"name": "s"}), "env[0].valueFrom.secretKeyRef.key"),
     (source(secretKeyRef={"key": "k"}), "env[0].valueFrom.secretKeyRef.name"),
     (source(secretKeyRef={"name": "My_Secret", "key": "k"}), "env[0].valueFrom.secretKeyRef.name"),
@@ -182,6 +227,7 @@ REFUSED_CONTAINERS = [
     (handler(periodSeconds=-1), "readinessProbe.periodSeconds"),
     (handler(periodSeconds="5s"), "readinessProbe.periodSeconds"),
     ({"livenessProbe": {"tcpSocket": {"port": 80}, "successThreshold": 2}}, "livenessProbe.successThreshold"),
+    (handler(terminationGracePeriodSeconds=5), "readinessProbe.terminationGracePeriodSeconds"),
     ({"livenessProbe": {"httpGet": {"port": 0}}}, "livenessProbe.httpGet.port"),
     ({"livenessProbe": {"httpGet": {"path": "/"}}}, "livenessProbe.httpGet.port"),
     ({"livenessProbe": {"httpGet": {"port": 80, "scheme": "https"}}}, "livenessProbe.httpGet.scheme"),
@@ -192,11 +238,23 @@ REFUSED_CONTAINERS = [
         {"securityContext": {"privileged": True, "allowPrivilegeEscalation": False}},
         "securityContext.allowPrivilegeEscalation",
     ),
+    (
+        {"securityContext": {"capabilities": {"add": ["CAP_SYS_ADMIN"]}, "allowPrivilegeEscalation": False}},
+        "securityContext.allowPrivilegeEscalation",
+    ),
     ({"securityContext": {"capabilities": ["NET_ADMIN"]}}, "securityContext.capabilities"),
     ({"securityContext": {"runAsNonRoot": "true"}}, "securityContext.runAsNonRoot"),
     ({"volumeMounts": [{"name": "data"}]}, "volumeMounts[0].mountPath"),
     ({"volumeMounts": [{"name": "data", "mountPath": "/d", "subPath": "../x"}]}, "volumeMounts[0].subPath"),
     ({"volumeMounts": [{"name": "data", "mountPath": "/d", "subPath": "/x"}]}, "volumeMounts[0].subPath"),
+    (
+        {"volumeMounts": [{"name": "data", "mountPath": "/d", "subPath": "x", "subPathExpr": "x"}]},
+        "volumeMounts[0].subPathExpr",
+    ),
+    (
+        {"volumeMounts": [{"name": "data", "mountPath": "/d", "recursiveReadOnly": "Enabled"}]},
+        "volumeMounts[0].recursiveReadOnly",
+    ),
     (
         {"volumeMounts": [{"name": "data", "mountPath": "/d", "mountPropagation": "Bidirectional"}]},
         "volumeMounts[0].mountPropagation",
@@ -252,7 +310,12 @@ TAKEN_SPECS: list[dict[str, Any]] = [
     node_terms(key="a", operator="Gt", values=["5"]),
     {"affinity": {"nodeAffinity": {PREFERRED_TERMS: [{"weight": 1, "preference": {}}]}}},
     {"affinity": {"nodeAffinity": {REQUIRED_TERMS: {"nodeSelectorTerms": [{}]}}}},
-    {"topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "z", "whenUnsatisfiable": "ScheduleAnyway"}]},
+    spread(),
+    spread(minDomains=2, whenUnsatisfiable="DoNotSchedule", matchLabelKeys=["a"], labelSelector={}),
+    together(mismatchLabelKeys=["a"], labelSelector={"matchExpressions": [{"key": "a", "operator": "Exists"}]}),
+    {"tolerations": [{"key": "a", "operator": "Lt", "value": "-10"}]},
+    {"dnsConfig": {"nameservers": ["::1"] * 3, "searches": ["."] * 32}},
+    {"securityContext": {"seccompProfile": {"type": "Localhost", "localhostProfile": "a"}}},
     {
         "initContainers": [
             {"name": "i", "image": "x", "restartPolicy": "Always", "startupProbe": {"tcpSocket": {"port": 1}}}
@@ -272,6 +335,10 @@ TAKEN_CONTAINERS: list[dict[str, Any]] = [
     {"securityContext": {"privileged": False, "allowPrivilegeEscalation": False, "runAsNonRoot": True}},
     {"terminationMessagePolicy": "FallbackToLogsOnError", "tty": False, "command": [], "args": None},
     {"volumeMounts": [{"name": "data", "mountPath": "/d", "subPath": "a/..b"}]},
+    {"volumeMounts": [{"name": "data", "mountPath": "/d", "readOnly": True, "recursiveReadOnly": "Enabled"}]},
+    {"livenessProbe": {"tcpSocket": {"port": 80}, "successThreshold": 1, "terminationGracePeriodSeconds": 5}},
+    handler(successThreshold=2),
+    source(resourceFieldRef={"resource": "limits.cpu", "divisor": "1m"}),
 ]
 
 

@@ -126,3 +126,13 @@ def test_a_short_hash_tells_where_one_part_ends() -> None:
 def test_an_object_belongs_to_the_job_that_is_its_controller(labels: Any, owners: Any, belongs: bool) -> None:
     stored = {"metadata": {"namespace": "team", "labels": labels, "ownerReferences": owners}}
     assert names.owner_key(stored) == (names.owned_by_key("team", "u") if belongs else "")
+
+
+@pytest.mark.parametrize("text", ["", "a", "7", "A.b-c_d", "x" * 63])
+def test_value_of_a_label(text: str) -> None:
+    assert names.is_label_value(text)
+
+
+@pytest.mark.parametrize("text", ["-a", "a-", ".", "_a", "a b", "a/b", "\u00e4", "a\n", "x" * 64])
+def test_no_value_of_a_label(text: str) -> None:
+    assert not names.is_label_value(text)

@@ -69,6 +69,8 @@ def test_a_path_that_is_written_reads_back(path: tuple[str | int, ...]) -> None:
         ("2026-11-22", "2026-11-22"),
         ("12:30", "12:30"),
         ("1_000", 1000),
+        ("010", 8),
+        ("-0x1F", -31),
         ("n", False),
         (".inf", ".inf"),
     ],

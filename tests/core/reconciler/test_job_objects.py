@@ -69,22 +69,25 @@ def test_a_limit_stops_what_runs_though_the_policy_would_keep_it(reason: str) ->
     assert effective_clean_pod_policy(everything, Status(phase=Phase.FAILED, reason=reason)) is CleanPodPolicy.ALL
 
 
-def test_a_pod_does_not_come_to_a_node_before_one_that_was_scaled_away_has_left_it() -> None:
-    workers = replicas("Worker", 3, min_replicas=1, max_replicas=6)
+@pytest.mark.parametrize("stay", [1, 3])
+def test_a_pod_does_not_come_to_a_node_before_one_that_was_scaled_away_has_left_it(stay: int) -> None:
+    workers = replicas("Worker", 6, min_replicas=1, max_replicas=6)
     world = World(v1_job(workers, tf_config=TFConfigStyle.SPARSE, scheduling=Scheduling(min_available=1)))
-    world.verdict = Admit(sizes={"worker": 2}, placement={"worker": {"n1": 2}})
+    world.verdict = Admit(sizes={"worker": stay + 1}, placement={"worker": {"n1": stay + 1}})
     world.settle()
     for pod in world.pods.values():
         world.run(pod)
     world.settle()
-    leaving = world.pods["mnist-worker-1"]
-    world.vanish(world.pods["mnist-worker-0"])
-    world.verdict = Resize(sizes={"worker": 1}, placement={"worker": {"n1": 1}}, message="others wait")
+    leaving = world.pods[f"mnist-worker-{stay}"]
+    for index in range(stay):
+        world.vanish(world.pods[f"mnist-worker-{index}"])
+    world.verdict = Resize(sizes={"worker": stay}, placement={"worker": {"n1": stay}}, message="others wait")
     for _ in range(5):
         world.step()
-    assert list(world.pods.values()) == [leaving]
+    assert sorted(world.pods) == [*(f"mnist-worker-{index}" for index in range(stay - 1)), f"mnist-worker-{stay}"]
     assert "deletionTimestamp" in leaving["metadata"]
     world.remove(leaving)
     world.step()
-    (come,) = world.pods.values()
-    assert (come["metadata"]["name"], pinned_to(come)) == ("mnist-worker-0", "n1")
+    assert {name: pinned_to(pod) for name, pod in world.pods.items()} == {
+        f"mnist-worker-{index}": "n1" for index in range(stay)
+    }

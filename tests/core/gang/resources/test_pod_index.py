@@ -21,7 +21,7 @@ CLAIMS = [AdmissionRequest(job(), ADMITTED, START)]
 PODS = st.none() | st.builds(
     pod,
     on=st.sampled_from(["n", "m", "l", "gone", None]),
-    phase=st.sampled_from(["Pending", "Running", "Failed"]),
+    phase=st.sampled_from(["Pending", "Running", "Succeeded", "Failed"]),
     owner=st.sampled_from(["", "uid-mnist", "uid-of-another"]),
     type_=st.sampled_from(["worker", "ps"]),
     index=st.integers(0, 2),
@@ -31,8 +31,9 @@ PODS = st.none() | st.builds(
 
 def taken(pods: Iterable[Any], node: str) -> Decimal:
     """What the living pods of a node request."""
-    there = (pod for pod in pods if pod["spec"].get("nodeName") == node and pod["status"]["phase"] != "Failed")
-    requests = (pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] for pod in there)
+    there = (pod for pod in pods if pod["spec"].get("nodeName") == node)
+    living = (pod for pod in there if pod["status"]["phase"] not in ("Succeeded", "Failed"))
+    requests = (pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] for pod in living)
     return sum((parse_quantity(one) for one in requests), Decimal(0))
 
 
