@@ -288,7 +288,7 @@ def _load(name: str, text: str, documents: list[YamlDocument], problems: list[Fi
     except yaml.reader.ReaderError as error:
         problems.append(_unprintable(name, text, error))
     except yaml.YAMLError as error:
-        problems.append(_template(name, text, error) or _syntax(name, error))
+        problems.append(_template_or_copy(name, text, error) or _syntax(name, error))
     except RecursionError:
         problems.append(_of_file(name, "is nested too deeply to be read"))
     finally:
@@ -362,13 +362,21 @@ def _unfilled(problem: Problem, line: str) -> Problem:
     return placeholder_problem(problem.path, found) if found else problem
 
 
-def _template(name: str, text: str, error: yaml.YAMLError) -> FileProblem | None:
-    """The problem of a text that is not YAML because it is a template."""
+# Text around YAML on web pages and in scripts: a code fence, a here document, a prompt, a diff, an escaped dash.
+_AROUND_YAML: Final = re.compile(r"(?:```|~~~|cat\b.*<<|\$ |\+ ).*|[ \t]*\\- .*")
+
+
+def _template_or_copy(name: str, text: str, error: yaml.YAMLError) -> FileProblem | None:
+    """The problem of a text that is not YAML because it is a template, or was copied with the text around it."""
     from tf_dist.core.dialects.placeholders import find_placeholder, find_template
 
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     lines = text.split("\n")
     last = mark.line if mark else 0
+    for line in range(min(last, len(lines) - 1), max(last - 3, -1), -1):
+        if _AROUND_YAML.match(lines[line]):
+            hint = "copy only the YAML, without the text around it"
+            return _of_file(name, f"is not YAML: {lines[line].strip()[:80]}", hint, line + 1)
     for line in range(min(last, len(lines) - 1), max(last - 2, -1), -1):
         found = find_placeholder(lines[line])
         quoted = found and any(lines[line].count(quote, 0, found.start) % 2 for quote in "'\"")
