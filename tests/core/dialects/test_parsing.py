@@ -6,13 +6,15 @@ import copy
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.core.dialects.documents import ALL, Doc, merged, v1
+from tests.core.dialects.documents import ALL, Doc, changed, merged, v1, v1alpha1, volcano
 from tests.thorough import thorough
 from tf_dist.core.dialects import Parsed, convert, defaulted, parse, read, suspend_patch
 from tf_dist.core.model.job import Dialect, Job
+from tf_dist.core.model.names import FALLBACK
 from tf_dist.errors import InvalidJob
 
 WORDS = sorted(
@@ -158,3 +160,30 @@ def test_a_document_that_contains_itself_ends():
     attempt(document)
     document["spec"]["runPolicy"] = document
     assert attempt(document) is None
+
+
+MANY = 1_000
+GROUP = {"replicas": 1, "template": v1()["spec"]["tfReplicaSpecs"]["Worker"]["template"]}
+
+
+@pytest.mark.parametrize(
+    ("document", "path", "value"),
+    [
+        (v1, "spec.tfReplicaSpecs", {f"W{number}": {"replicas": "x"} for number in range(MANY)}),
+        (v1, "spec.tfReplicaSpecs", {f"W{number}": GROUP for number in range(MANY)}),
+        (v1, "metadata.annotations", {FALLBACK: json.dumps([{"replicas": 1}] * MANY)}),
+        (v1, "metadata.annotations", {FALLBACK: json.dumps([{f"x{number}": 1 for number in range(MANY)}])}),
+        (v1, "metadata.annotations", {FALLBACK: json.dumps([{"workers": 1}] * MANY)}),
+        (v1alpha1, "spec.replicaSpecs", [{"tfReplicaType": "WORKER", **GROUP}] * MANY),
+        (v1alpha1, "spec.replicaSpecs", [{"tfReplicaType": f"W{number}", **GROUP} for number in range(MANY)]),
+        (volcano, "spec.tasks", [{"name": "worker", **GROUP}] * MANY),
+        (volcano, "spec.tasks", [{"name": f"t{number}", "replicas": "x"} for number in range(MANY)]),
+        (volcano, "spec.policies", [{"event": "PodFailed", "action": "Restart"}] * MANY),
+        (volcano, "spec.plugins", {f"x{number}": [] for number in range(MANY)}),
+    ],
+)
+def test_reader_of_stored_documents_stops_at_the_first_hundred_problems(document: Any, path: str, value: Any):
+    """Other tenants wait while a controller reads a document."""
+    with pytest.raises(InvalidJob) as caught:
+        read(changed(document(), path, value))
+    assert 1 <= len(caught.value.problems) <= 100

@@ -10,7 +10,8 @@ from tests.core.builders import START, written
 from tests.core.dialects.documents import changed, v1, v1alpha1, volcano
 from tf_dist.core.model.status import RefusedSpec, Status
 from tf_dist.core.model.timestamps import format_micro_time, format_time
-from tf_dist.core.reconciler.accepted_spec import plan_for_invalid_spec, read_stored_spec, unknown_keys
+from tf_dist.core.reconciler.accepted_spec import all_problems, plan_for_invalid_spec, read_stored_spec, unknown_keys
+from tf_dist.errors import InvalidJob
 
 
 def test_names_unknown_keys_only() -> None:
@@ -19,6 +20,43 @@ def test_names_unknown_keys_only() -> None:
     first, second = unknown_keys(stored).split("; ")
     assert first.startswith("spec.runPolicy.cleanPodPolicyy: unknown key (did you mean cleanPodPolicy?)")
     assert second.startswith("spec.tfReplicaSpecs.Worker.extra: unknown key")
+
+
+def numbered(count: int, **item: Any) -> list[dict[str, Any]]:
+    return [{"name": f"a{number}", **item} for number in range(count)]
+
+
+SPEC, POD = "spec", "spec.tfReplicaSpecs.Chief.template.spec"
+CONTAINER = f"{POD}.containers"
+TRAINER = {"name": "tensorflow", "image": "any"}
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (SPEC, {**v1()["spec"], **{f"cleanPodPolicy{number}": 1 for number in range(2_000)}}),
+        (
+            SPEC,
+            {f"cleanPodPolicy{number}": 1 for number in range(200)}
+            | {"tfReplicaSpecs": {f"W{number}": {"replicas": "x"} for number in range(2_000)}},
+        ),
+        (POD, {"containers": [TRAINER], **{f"volume{number}": 1 for number in range(2_000)}}),
+        (CONTAINER, [{**TRAINER, "env": numbered(2_000, valu="x")}]),
+        (CONTAINER, [{**TRAINER, "env": numbered(2_000, value=1)}]),
+        (CONTAINER, [{**TRAINER, "env": numbered(2_000, value="x", valueFrom={})}]),
+        (CONTAINER, [TRAINER, *numbered(2_000, image="any", args=["$(A) $(B)"])]),
+        (f"{POD}.volumes", numbered(2_000, emptyDir={}, hostPath={"path": "/x"})),
+        (f"{POD}.tolerations", numbered(2_000, operator="exists")),
+    ],
+)
+def test_of_thousands_of_problems_a_controller_looks_for_the_first(path: str, value: Any) -> None:
+    """Other tenants wait while a controller checks a document."""
+    document = changed(v1(), path, value)
+    first = InvalidJob([])
+    found = all_problems(document, first)
+    assert len(found.problems) <= 100
+    assert (found is first) is bool(unknown_keys(document))
+    assert len(unknown_keys(document).split("; ")) <= 100
 
 
 SAID = "the spec is not accepted: no chief; the job starts when this is corrected"

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
 from tf_dist.core.dialects import parsing
 from tf_dist.core.dialects.common_annotations import annotation_path, check_disruption_policy
 from tf_dist.core.dialects.common_schema import LAYOUTS, written_number
-from tf_dist.core.dialects.field_errors import FieldErrors, describe_value
+from tf_dist.core.dialects.field_errors import PROBLEM_LIMIT, FieldErrors, describe_value
 from tf_dist.core.dialects.registry import current, dialect_of, spec_dialect
 from tf_dist.core.dialects.step_overrides import StepOverrides, apply_step_overrides, replica_paths
 from tf_dist.core.model import names
@@ -139,21 +140,26 @@ def policy_annotations(
     return found
 
 
-def parse(document: Any, *, strict: bool = True) -> parsing.Parsed:
+def parse(document: Any, *, strict: bool = True, limit: int | None = None) -> parsing.Parsed:
     """``parsing.parse`` with fallbacks, whose problems are part of the list."""
     try:
-        found = parsing.parse(document, strict=strict)
+        found = parsing.parse(document, strict=strict, limit=limit)
     except InvalidJob as error:
-        out = FieldErrors()
-        _entries(text(value_at(document, "metadata", "annotations", names.FALLBACK)), out)
+        out = FieldErrors(limit=limit)
+        with suppress(InvalidJob):  # raised at the limit
+            _entries(text(value_at(document, "metadata", "annotations", names.FALLBACK)), out)
         raise InvalidJob([*error.problems, *out.errors]) from error
-    job = _with_fallbacks(found.job, document, lambda changed: parsing.parse(changed, strict=False).job)
+
+    def of(changed: Document) -> Job:
+        return parsing.parse(changed, strict=False, limit=limit).job
+
+    job = _with_fallbacks(found.job, document, of, limit)
     return replace(found, job=job, warnings=(*found.warnings, *_advice(job)))
 
 
 def read(stored: Document) -> Job:
     """``parsing.read`` with fallbacks."""
-    return _with_fallbacks(parsing.read(stored), stored, parsing.read)
+    return _with_fallbacks(parsing.read(stored), stored, parsing.read, PROBLEM_LIMIT)
 
 
 def _advice(job: Job) -> Iterator[Problem]:
@@ -168,11 +174,11 @@ def _advice(job: Job) -> Iterator[Problem]:
         yield Problem(path, "sets when fallbacks are tried, but there are none", hint)
 
 
-def _with_fallbacks(job: Job, document: Document, of: Callable[[Document], Job]) -> Job:
+def _with_fallbacks(job: Job, document: Document, of: Callable[[Document], Job], limit: int | None) -> Job:
     written = job.annotations.get(names.FALLBACK)
     if not written:
         return job
-    out = FieldErrors()
+    out = FieldErrors(limit=limit)
     entries = _entries(written, out)
     if job.scheduling.gang not in (None, GangScheduler.BUILTIN):
         hint = f"remove it, or {names.GANG_SCHEDULER}"

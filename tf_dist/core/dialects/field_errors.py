@@ -21,6 +21,10 @@ from tf_dist.core.openapi.kubernetes_types import fields_of
 from tf_dist.errors import InvalidJob, Problem
 
 MISSING: Final = "is required and missing"
+PROBLEM_LIMIT: Final = 100
+"""The maximum number of problems that are collected for a stored job. Without a limit, a document with tens of
+thousands of problems would block the controller for minutes.
+"""
 _QUANTITY_HINT: Final = "write a number and a suffix, of at most 2^63: 500m, 2, 64Gi"
 
 
@@ -90,11 +94,13 @@ class FieldErrors:
     ``partial``: some keys could not be read. Checks that relate several keys then report nothing, instead of reporting
     the same mistake again in a misleading place. ``advice``: whether warnings are wanted; otherwise checks that only
     warn may be skipped. ``strict``: whether unknown keys are errors; otherwise they are warnings, as for an API server.
+    ``limit``: InvalidJob is raised at this number of errors; no warnings are collected beyond it (None: no limit).
     """
 
     partial: bool = False
     advice: bool = True
     strict: bool = True
+    limit: int | None = None
     _errors: dict[Problem, None] = field(default_factory=dict)
     _warnings: dict[Problem, None] = field(default_factory=dict)
     _wrong: set[str] = field(default_factory=set)
@@ -110,6 +116,11 @@ class FieldErrors:
         """Settings that work, but probably not as intended."""
         return tuple(self._warnings)
 
+    @property
+    def full(self) -> bool:
+        """Whether the limit of warnings is reached."""
+        return self.limit is not None and len(self._warnings) >= self.limit
+
     def error(self, loc: FieldPath, message: str, hint: str = "") -> None:
         """Add an error: the document cannot become a job.
 
@@ -121,6 +132,8 @@ class FieldErrors:
         if message != MISSING or path not in self._wrong:
             self._errors[Problem(path, message, hint)] = None
             self._wrong.add(path)
+            if self.limit is not None and len(self._errors) >= self.limit:
+                self.raise_errors()
 
     def contradiction(self, loc: FieldPath, message: str, hint: str) -> None:
         """Add an error about a value as a whole: it cannot be read, or its parts exclude each other.
@@ -168,6 +181,8 @@ def report_schema_errors(
     """Add pydantic's findings about the value at ``within``; returns the paths of the values that could not be read."""
     places: list[FieldPath] = []
     for detail in error.errors(include_url=False):
+        if out.full:
+            break
         loc: FieldPath = tuple(detail["loc"])
         if loc and loc[-1] == "[key]":
             loc = loc[:-1]

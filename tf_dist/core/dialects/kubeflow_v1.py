@@ -344,13 +344,14 @@ def validate(job: TFJob, out: FieldErrors) -> None:
 
 
 def _check_types(spec: Spec, out: FieldErrors) -> None:
-    keys = list(spec.tf_replica_specs)
-    for key in keys:
+    found: dict[str, list[str]] = {}
+    for key in spec.tf_replica_specs:
+        found.setdefault(normalized_type(key), []).append(key)
         if normalized_type(key) not in TYPES:
             out.error((*_SPECS, key), "unknown replica type", suggestion(key, TYPES))
-    for name, last in spec.types.items():
-        if len(same := [key for key in keys if normalized_type(key) == name]) > 1:
-            out.error((*_SPECS, last), f"{' and '.join(same)} are the same replica type", "keep one of them")
+    for same in found.values():
+        if len(same) > 1:
+            out.error((*_SPECS, same[-1]), f"{' and '.join(same)} are the same replica type", "keep one of them")
 
 
 def _check_counts(spec: Spec, out: FieldErrors) -> None:

@@ -18,7 +18,7 @@ from tf_dist.core.dialects.common_schema import (
     template_containers,
 )
 from tf_dist.core.dialects.environment import check_environment
-from tf_dist.core.dialects.field_errors import FieldErrors, report_schema_errors
+from tf_dist.core.dialects.field_errors import PROBLEM_LIMIT, FieldErrors, report_schema_errors
 from tf_dist.core.dialects.pod_template import check_frame, check_template
 from tf_dist.core.dialects.registry import (
     FORMATS,
@@ -44,14 +44,15 @@ class Parsed:
     warnings: tuple[Problem, ...] = ()
 
 
-def parse(document: Any, *, strict: bool = True) -> Parsed:
+def parse(document: Any, *, strict: bool = True, limit: int | None = None) -> Parsed:
     """Parse a user's document; InvalidJob holds all of its errors.
 
-    ``strict``: unknown keys are errors; otherwise they are warnings, as a cluster ignores them, too. Documents are
-    never changed. ``Parsed.document`` and the job share unchanged parts with the original.
+    ``strict``: unknown keys are errors; otherwise they are warnings, as a cluster ignores them, too. ``limit``: see
+    ``FieldErrors``. Documents are never changed. ``Parsed.document`` and the job share unchanged parts with
+    the original.
     """
     try:
-        return _parsed(document, FieldErrors(strict=strict))
+        return _parsed(document, FieldErrors(strict=strict, limit=limit))
     except InvalidJob as error:
         raise InvalidJob(dict.fromkeys(placeholders.explained(document, error.problems))) from None
 
@@ -65,7 +66,7 @@ def _parsed(document: Any, out: FieldErrors) -> Parsed:
     _check(dict(document), dialect, out)
     out.raise_errors()
     ready = form.defaulted(document)
-    job = common_annotations.with_annotations(form.build(_valid(ready, form.model)))
+    job = common_annotations.with_annotations(form.build(_valid(ready, form.model, out.limit)))
     check_environment(job, out)
     out.raise_errors()
     _advise(job, document, out)
@@ -85,6 +86,8 @@ def _advise(job: Job, document: Document, out: FieldErrors) -> None:
             if job.tf_config is not TFConfigStyle.NONE and "TF_CONFIG" in named:
                 out.warn((*raw.loc, *place, "env"), "tf-dist sets TF_CONFIG, and this one is overridden", "remove it")
         for place, container in (*template_containers(raw.template, "initContainers"), *containers):
+            if out.full:
+                return
             if found := placeholders.find_placeholder(text(container.get("image"))):
                 loc = (*raw.loc, *place, "image")
                 said = placeholders.placeholder_problem(format_field_path(loc), found)
@@ -105,8 +108,8 @@ def read(stored: Document) -> Job:
     dialect = spec_dialect(stored, dialect_of(stored))
     form = FORMATS[dialect]
     ready = form.defaulted(stored)
-    model = _valid(ready, form.model)
-    out = FieldErrors(advice=False)
+    model = _valid(ready, form.model, PROBLEM_LIMIT)
+    out = FieldErrors(advice=False, limit=PROBLEM_LIMIT)
     check_other_layout(stored, dialect, out)
     for raw in raw_templates(ready, dialect):
         check_frame(raw.template, raw.loc, out)
@@ -146,12 +149,12 @@ def suspend_patch(document: Document, suspend: bool) -> dict[str, Any]:
     return {**annotation, **field} if annotated and not suspend else field
 
 
-def _valid(document: dict[str, Any], model: type[BaseModel]) -> BaseModel:
+def _valid(document: dict[str, Any], model: type[BaseModel], limit: int | None) -> BaseModel:
     """The document as its schema, ignoring unknown keys."""
     try:
         return model.model_validate(document, extra="ignore")
     except ValidationError as error:
-        out = FieldErrors()
+        out = FieldErrors(limit=limit)
         report_schema_errors(error, model, out)
         out.raise_errors()
         raise

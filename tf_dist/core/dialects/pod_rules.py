@@ -617,10 +617,14 @@ def check_rules(value: object, type_: str, loc: FieldPath, out: FieldErrors, *, 
     objects: list[TypedObject] = []
     wrong: dict[FieldPath, set[str | int]] = {}
     for mistake in type_mistakes(value, type_, loc, objects):
+        if out.full:
+            return
         if types:
             _report(mistake, out)
         wrong.setdefault(mistake.loc[:-1], set()).add(mistake.loc[-1])
     for found in objects:
+        if out.full:
+            return
         bad = wrong.get(found.loc, ())
         inner = {key: item for key, item in found.value.items() if key not in bad} if bad else found.value
         _check_object(found.type, inner, found.loc, out)

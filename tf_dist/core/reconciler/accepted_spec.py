@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from tf_dist.core.dialects import as_written, parse, read, update_problems
 from tf_dist.core.dialects.common_schema import SERVICES_ANNOTATION, SUSPEND_ANNOTATION
+from tf_dist.core.dialects.field_errors import PROBLEM_LIMIT
 from tf_dist.core.dialects.volcano_annotations import SLA
 from tf_dist.core.model import names
 from tf_dist.core.model.context import Plan, WriteStatus
@@ -128,16 +129,16 @@ def _left_out_runtime_id(stored: Document, before: AcceptedSpec | None) -> dict[
 def unknown_keys(stored: Document) -> str:
     """The unknown keys of a stored job, each with the most similar known one. Several times as slow as ``read``."""
     try:
-        warnings = parse(as_written(stored), strict=False).warnings
+        warnings = parse(as_written(stored), strict=False, limit=PROBLEM_LIMIT).warnings
     except InvalidJob:
         return ""  # the controller takes less exception than the checks of files: of pod templates it reads the frame
     return "; ".join(str(one) for one in warnings if one.message.startswith("unknown key"))[:_MOST_MESSAGE]
 
 
 def all_problems(stored: Document, first: InvalidJob) -> InvalidJob:
-    """All problems of an invalid document, from the strict parser."""
+    """The problems of an invalid document, from the strict parser; of very many the first."""
     try:
-        parse(as_written(stored), strict=False)
+        parse(as_written(stored), strict=False, limit=PROBLEM_LIMIT)
     except InvalidJob as every:
         return every
     return first
