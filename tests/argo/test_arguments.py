@@ -325,7 +325,7 @@ def test_a_parameter_of_the_workflow_is_used_as_it_is() -> None:
 def trainer() -> dict[str, Any]:
     document = job("true")
     (container,) = document["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
-    container |= {"command": ["python", "train.py"], "args": ["--steps=1", "$(HOME)"]}
+    container |= {"command": ["python", "train.py"], "args": ["--steps=1", "$(TF_CONFIG)"]}
     return document
 
 
@@ -340,10 +340,10 @@ def test_an_override_may_be_a_reference_of_the_type_of_its_place() -> None:
         },
         inputs=[Parameter(name="limit"), Parameter(name="steps")],
     )
-    document = made(found, limit="7", steps="10 $(HOME)")
+    document = made(found, limit="7", steps="10 $(TF_CONFIG)")
     assert document["spec"]["runPolicy"]["backoffLimit"] == 7
     (container,) = document["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
-    assert container["args"] == ["--steps=10 $$(HOME)", "/data"]
+    assert container["args"] == ["--steps=10 $$(TF_CONFIG)", "/data"]
     assert document["metadata"]["labels"]["a"] == "b"
     for hostile in ("1\n2", "x", "3, 4", "{}"):
         with pytest.raises(InvalidJob, match=r"^input limit: "):

@@ -134,7 +134,7 @@ def test_placeholder_in_an_image_is_a_warning(tmp_path: Path):
     assert not found.errors
 
 
-@pytest.mark.parametrize("words", ["sh, -c, 'echo $HOME'", "'$(POD_NAME)'"])
+@pytest.mark.parametrize("words", ["sh, -c, 'echo $HOME'", "'$(TF_CONFIG)'"])
 def test_variable_of_a_command_is_not_a_placeholder(tmp_path: Path, words: str):
     assert not loaded(tmp_path, written(argument=words)).problems
 

@@ -1,4 +1,4 @@
-"""Jobs whose variables Linux refuses are refused before they start, at the exact bound."""
+"""Variables that are too long for Linux, at the exact limit, and references to undefined variables."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.core.dialects import documents
 from tf_dist.core.dialects import parse, read
 from tf_dist.core.model.job import Job, ReplicaId
 from tf_dist.core.podbuilder.tf_config import build_tf_config, cluster_hosts
@@ -124,3 +125,96 @@ def test_warns_when_job_may_grow_beyond_limit() -> None:
     messages = [problem.message for problem in parse(document).warnings]
     assert any("TF_CONFIG has" in message and "has grown" in message for message in messages)
     assert not any("TF_CONFIG has" in problem.message for problem in parse(v1(100)).warnings)
+
+
+CONTAINER = "spec.tfReplicaSpecs.Worker.template.spec.containers[0]"
+
+
+def advice(container: Document, document: Document | None = None) -> list[tuple[str, str, str]]:
+    """Where, what and how to mend it, of a job with that container."""
+    found = document or v1(1)
+    spec = found["spec"].get("tasks") or [found["spec"]["tfReplicaSpecs"]["Worker"]]
+    spec[0]["template"] = {
+        "spec": {**TEMPLATE["spec"], "containers": [{"name": "tensorflow", "image": "any", **container}]}
+    }
+    return [(one.path, one.message, one.hint) for one in documents.warnings(found)]
+
+
+@pytest.mark.parametrize(
+    ("container", "place", "told", "hint"),
+    [
+        (
+            {"args": ["--dir=$(MODEL_DIR)/x"]},
+            "args[0]",
+            "$(MODEL_DIR) is not replaced: env has no variable MODEL_DIR",
+            "a shell",
+        ),
+        (
+            {"command": ["sh", "-c", "train $(HOME)"]},
+            "command[2]",
+            "env has no variable HOME",
+            "only a shell replaces variables of the image ($HOME)",
+        ),
+        ({"args": ["$$$(A)"]}, "args[0]", "env has no variable A", "add it to env"),
+        (
+            {"args": ["$(DATA_DIRS)"], "env": [{"name": "DATA_DIR", "value": "/data"}]},
+            "args[0]",
+            "env has no variable DATA_DIRS",
+            "did you mean DATA_DIR?",
+        ),
+        (
+            {"env": [{"name": "A", "value": "$(B)"}, {"name": "B", "value": "b"}]},
+            "env[0].value",
+            "$(B) is not replaced: env has no variable B before this entry",
+            "add it",
+        ),
+    ],
+)
+def test_reference_without_a_variable_is_warned_of(container: Document, place: str, told: str, hint: str) -> None:
+    ((path, message, advised),) = advice(container)
+    assert path == f"{CONTAINER}.{place}"
+    assert told in message
+    assert hint in advised
+
+
+@pytest.mark.parametrize(
+    "container",
+    [
+        {
+            "args": [
+                "$$(A)",
+                "$(A B)",
+                "$A ${A}",
+                "$(date)",
+                "$(KUBERNETES_SERVICE_HOST)",
+                "$(DB_PORT_5432_TCP)",
+                "$(TF_DIST_MODEL_DIR)",
+            ]
+        },
+        {
+            "args": ["$(A)$(TF_CONFIG)"],
+            "env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}],
+        },
+        {"env": [{"name": "A", "value": "a"}, {"name": "B", "value": "$(A)"}]},
+        {"args": ["$(A)"], "envFrom": [{"configMapRef": {"name": "settings"}}]},
+    ],
+)
+def test_reference_with_a_variable_or_none_at_all(container: Document) -> None:
+    assert advice(container) == []
+
+
+def test_variables_of_volcanos_plugins() -> None:
+    volcano = documents.volcano()
+    volcano["spec"]["plugins"] = {"env": [], "svc": []}
+    name = volcano["spec"]["tasks"][0]["name"].upper()
+    of_plugins = [f"$(VC_{name}_HOSTS)", f"$(VC_{name}_NUM)", "$(VC_TASK_INDEX)", "$(VK_TASK_INDEX)"]
+    assert advice({"args": of_plugins}, volcano) == []
+    ((path, message, _),) = advice({"args": [*of_plugins, f"$(VC_{name}_0_SVC)"]}, volcano)
+    assert path == "spec.tasks[0].template.spec.containers[0].args[4]"
+    assert message.startswith(f"$(VC_{name}_0_SVC) is not replaced")
+
+
+def test_document_with_thousands_of_references_gets_a_few_warnings() -> None:
+    """Other tenants wait while a controller checks a document."""
+    variables = [{"name": f"V{number}", "value": f"$(W{number})"} for number in range(5_000)]
+    assert len(advice({"env": variables, "args": [" ".join(f"$(X{number})" for number in range(5_000))]})) == 10

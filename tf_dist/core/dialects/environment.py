@@ -1,4 +1,4 @@
-"""The limit of Linux on one environment variable, checked for the variables that name every replica of a job.
+"""Checks of environment variables: variables that are too long for Linux, and references to undefined variables.
 
 Linux cannot start a program with a variable of more than 131,071 bytes ("argument list too long"), so every container
 of such a job would fail. The lengths are computed without building the text, because stored jobs are checked in every
@@ -8,13 +8,15 @@ pass.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 from tf_dist.core.dialects.common_schema import LAYOUTS
 from tf_dist.core.dialects.field_errors import FieldErrors
 from tf_dist.core.model import names
+from tf_dist.core.model.fieldpath import FieldPath, list_items, suggestion, text, value_at
 from tf_dist.core.model.job import MAX_REPLICAS, Dialect, Job, ReplicaId, ReplicaSpec, Role, TFConfigStyle
 
 MAX_VARIABLE: Final = 131_071
@@ -57,8 +59,49 @@ def _lengths(job: Job) -> Iterator[tuple[str, int]]:
         yield "TF_CONFIG", len("TF_CONFIG=") + max(values, default=0)
     if job.plugins.svc and job.plugins.hosts_env:
         for spec in job.replica_specs:
-            name = f"VC_{spec.name.upper().replace('-', '_')}_HOSTS"
+            name = f"{names.hosts_prefix(spec.name)}_HOSTS"
             yield name, len(name) + _hosts(job, spec) + spec.replicas
+
+
+# ``$$`` is an escaped dollar sign. A shell runs ``$(date)`` as a program, so names in lower case are ignored.
+_REFERENCE: Final = re.compile(r"\$\$|\$\(([A-Z_][A-Z0-9_]*)\)")
+# Variables that Kubernetes sets for Services, and those of the steps of workflows.
+_SET_BY_OTHERS: Final = re.compile(r"\w+_SERVICE_(?:HOST|PORT(?:_\w+)?)|\w+_PORT(?:_\w+)?|TF_DIST_\w+")
+# A hint compares a name with the known names, and a document can contain tens of thousands of references.
+_MOST_WARNINGS: Final = 10
+_MOST_COMPARED: Final = 100
+
+
+def advise_references(job: Job, container: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
+    """Warn about references ``$(NAME)`` to variables that ``env`` does not define: Kubernetes does not replace them.
+
+    Kubernetes does not replace references to variables of the image, or in ``env`` to later entries.
+    """
+    if container.get("envFrom"):
+        return  # the keys of ConfigMaps and Secrets are unknown here
+    known = {"", "TF_CONFIG"}  # "": an escaped dollar sign
+    if job.dialect is Dialect.VOLCANO:  # other checks report missing plugins
+        known |= {"VK_TASK_INDEX", "VC_TASK_INDEX"}
+        known |= {f"{names.hosts_prefix(spec.name)}_{part}" for spec in job.replica_specs for part in ("HOSTS", "NUM")}
+    texts: list[tuple[FieldPath, object, str]] = [
+        (("env", index, "value"), value_at(entry, "value"), text(value_at(entry, "name")))
+        for index, entry in enumerate(list_items(container.get("env")))
+    ]
+    for field in ("command", "args"):
+        texts += [((field, index), word, "") for index, word in enumerate(list_items(container.get(field)))]
+    count = 0
+    for place, written, defined in texts:
+        for name in dict.fromkeys(_REFERENCE.findall(text(written))):
+            if name in known or _SET_BY_OTHERS.fullmatch(name):
+                continue
+            where = " before this entry" if place[0] == "env" else ""
+            way = f"add it to env, or use a shell: only a shell replaces variables of the image (${name})"
+            hint = suggestion(name, sorted(known - {""})[:_MOST_COMPARED], way)
+            out.warn((*loc, *place), f"$({name}) is not replaced: env has no variable {name}{where}", hint)
+            count += 1
+            if count == _MOST_WARNINGS:
+                return
+        known.add(defined)
 
 
 def _dense(job: Job, viewer: ReplicaSpec) -> int:

@@ -17,7 +17,7 @@ from tf_dist.core.dialects.common_schema import (
     raw_templates,
     template_containers,
 )
-from tf_dist.core.dialects.environment import check_environment
+from tf_dist.core.dialects.environment import advise_references, check_environment
 from tf_dist.core.dialects.field_errors import PROBLEM_LIMIT, FieldErrors, report_schema_errors
 from tf_dist.core.dialects.pod_template import check_frame, check_template
 from tf_dist.core.dialects.registry import (
@@ -88,6 +88,7 @@ def _advise(job: Job, document: Document, out: FieldErrors) -> None:
         for place, container in (*template_containers(raw.template, "initContainers"), *containers):
             if out.full:
                 return
+            advise_references(job, container, (*raw.loc, *place), out)
             if found := placeholders.find_placeholder(text(container.get("image"))):
                 loc = (*raw.loc, *place, "image")
                 said = placeholders.placeholder_problem(format_field_path(loc), found)

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from tf_dist.core.dialects.common_schema import TF_PORT, template_containers
 from tf_dist.core.dialects.field_errors import FieldErrors
+from tf_dist.core.model import names
 from tf_dist.core.model.fieldpath import FieldPath, list_items, mapping, suggestion, text, value_at
 from tf_dist.core.model.job import Document, Plugins, Role, SSHPlugin
 
@@ -227,7 +228,7 @@ def _check_values(values: Mapping[str, str], loc: FieldPath, tasks: Sequence[str
 # -- programs that use what a plugin would bring --
 
 _INDEX: Final = re.compile(r"V[CK]_TASK_INDEX(?!\w)")
-_HOSTS: Final = re.compile(r"VC_([A-Z0-9_]+)_(?:HOSTS|NUM)(?!\w)")
+_HOSTS: Final = re.compile(r"(VC_[A-Z0-9_]+)_(?:HOSTS|NUM)(?!\w)")
 _FOLDER: Final = "/etc/volcano"
 
 
@@ -235,7 +236,7 @@ def advise_missing_plugins(
     plugins: Plugins, tasks: Sequence[str], templates: Sequence[Document], out: FieldErrors
 ) -> None:
     """Warnings for programs that read their index or the addresses of peers, if no plugin of the job provides them."""
-    variables = {name.upper().replace("-", "_") for name in tasks}
+    variables = {names.hosts_prefix(name) for name in tasks}
     for index, template in enumerate(templates):
         for place, container in (*template_containers(template), *template_containers(template, "initContainers")):
             loc = ("spec", "tasks", index, "template", *place)

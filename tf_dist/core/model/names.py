@@ -50,6 +50,11 @@ def is_label_value(text: str) -> bool:
     return not text or _VALUE.fullmatch(text) is not None
 
 
+def hosts_prefix(task: str) -> str:
+    """The prefix of the variables with the hosts of a task and their number, as Volcano's svc plugin names them."""
+    return f"VC_{task.upper().replace('-', '_')}"
+
+
 _PACKAGE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9._,-]+\])?([<>=!~]=?=?[A-Za-z0-9.*+!_-]+(,|$))*")
 PACKAGE_HINT: Final = 'write a name with its versions, without spaces: "tensorflow-datasets==4.9.7"'
 

@@ -27,10 +27,6 @@ def config_map_name(job: str) -> str:
     return f"{job}-svc"
 
 
-def _variable(spec: ReplicaSpec) -> str:
-    return spec.name.upper().replace("-", "_")
-
-
 def task_hosts(job: Job, spec: ReplicaSpec) -> list[str]:
     """The names of a task's pods, as in its host file. A template with a fixed host name has one for all."""
     hosts = (".".join(names.pod_host(job, replica)) for replica in spec.ids)
@@ -43,8 +39,8 @@ def host_file_data(job: Job) -> dict[str, str]:
     for spec in job.replica_specs:
         listed = task_hosts(job, spec)
         data[f"{spec.name.replace('-', '_')}.host"] = "\n".join(listed)
-        data[f"VC_{_variable(spec)}_HOSTS"] = ",".join(listed)
-        data[f"VC_{_variable(spec)}_NUM"] = str(len(listed))
+        data[f"{names.hosts_prefix(spec.name)}_HOSTS"] = ",".join(listed)
+        data[f"{names.hosts_prefix(spec.name)}_NUM"] = str(len(listed))
     return data
 
 
@@ -83,7 +79,7 @@ def apply_plugins(job: Job, replica: ReplicaId, body: Body) -> None:
         body["volumes"] = [*(body.get("volumes") or []), {"name": volume, "configMap": {"name": volume}}]
         _each_container(body, "volumeMounts", [{"name": volume, "mountPath": _MOUNT_PATH}], init=True)
         if job.plugins.hosts_env:
-            stems = (f"VC_{_variable(spec)}" for spec in job.replica_specs)
+            stems = (names.hosts_prefix(spec.name) for spec in job.replica_specs)
             keys = (key for stem in stems for key in (f"{stem}_HOSTS", f"{stem}_NUM"))
             sources = ((key, {"configMapKeyRef": {"name": volume, "key": key}}) for key in keys)
             variables = [{"name": key, "valueFrom": source} for key, source in sources]
