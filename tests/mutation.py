@@ -282,7 +282,7 @@ def main() -> int:
     began, chosen = time.monotonic(), drawn(options.sample, options.seed, options.only)
     with tempfile.TemporaryDirectory(prefix="tf-dist-mutants-") as folder, ThreadPoolExecutor(options.jobs) as pool:
         signal.signal(signal.SIGTERM, lambda *_: _end(folder))
-        copies: queue.SimpleQueue[Copy] = queue.SimpleQueue()
+        copies: queue.Queue[Copy] = queue.Queue()
         for number in range(options.jobs):
             copies.put(Copy(Path(folder) / str(number)))
 

@@ -32,7 +32,7 @@ class Writer:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._open = threading.Event()
-        self._jobs: queue.SimpleQueue[tuple[int, Object]] = queue.SimpleQueue()
+        self._jobs: queue.Queue[tuple[int, Object]] = queue.Queue()
         self._seen: set[str] = set()
 
     def job_changed(self, _: Object | None, new: Object | None) -> None:

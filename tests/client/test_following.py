@@ -59,7 +59,7 @@ def test_all_end_when_it_is_closed_one_that_is_only_being_opened_included() -> N
     body = pod("a")
     body["metadata"] |= {"uid": "p", "labels": labels}
     streams = {"open": Endless(), "slow": Endless()}
-    gate, opening, said = threading.Event(), list[str](), queue.SimpleQueue[LogLines | LogEnded]()
+    gate, opening, said = threading.Event(), list[str](), queue.Queue[LogLines | LogEnded]()
 
     def open_log(_: Object, instance: ContainerInstance) -> Any:
         opening.append(instance.container)

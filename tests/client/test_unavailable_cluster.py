@@ -286,7 +286,7 @@ def test_a_watcher_goes_on_through_every_break() -> None:
         *(failure(503), listed(JOB), CHUNKED + event("MODIFIED", running)[:-9], b""),
         CHUNKED + event("MODIFIED", running) + event("DELETED", gone),
     )
-    items: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    items: queue.Queue[Any] = queue.Queue()
     with saying(*answers) as (client, _):
         watcher = ObjectWatcher(client, TFJOBS, "default", items.put, fields="metadata.name=a")
         assert items.get(timeout=60) == ObjectChanged(TFJOBS, "ADDED", JOB)
@@ -297,7 +297,7 @@ def test_a_watcher_goes_on_through_every_break() -> None:
 
 
 def test_a_watcher_that_may_not_look_says_so() -> None:
-    items: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    items: queue.Queue[Any] = queue.Queue()
     with saying(failure(403)) as (client, _):
         watcher = ObjectWatcher(client, TFJOBS, "default", items.put)
         assert isinstance(items.get(timeout=60), Forbidden)
@@ -305,7 +305,7 @@ def test_a_watcher_that_may_not_look_says_so() -> None:
 
 
 def test_a_watcher_of_a_kind_that_is_not_served_says_so_also_after_a_break() -> None:
-    items: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    items: queue.Queue[Any] = queue.Queue()
     with saying(failure(503), failure(404)) as (client, _):
         watcher = ObjectWatcher(client, TFJOBS, "default", items.put)
         assert isinstance(items.get(timeout=30), NotFound)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import queue
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 
 import pytest
 
-from tf_dist.cluster.concurrency import SYSTEM_RUNTIME, SlowStart
+from tf_dist.cluster.concurrency import SYSTEM_RUNTIME, SignalSafeQueue, SlowStart
 from tf_dist.controller.observability.json_logging import current_job, job_log_context
 
 
@@ -75,3 +79,67 @@ def test_all_of_it_is_done_in_the_callers_context() -> None:
         SlowStart(SYSTEM_RUNTIME, pool, 4).run([lambda: None, lambda: None, lambda: None, *[task] * 4])
     assert {job for _, job in seen} == {"default/mnist"}
     assert len({thread for thread, _ in seen}) == 4
+
+
+SHORT = [0.0, *(10.0**-exponent for exponent in range(4, 10))]
+
+
+def test_a_queue_does_not_wait_longer_than_the_shortest_timeout() -> None:
+    ended = list[float]()
+
+    def wait() -> None:
+        for timeout in SHORT * 300:
+            with suppress(queue.Empty):
+                SignalSafeQueue[int]().get(timeout)
+            ended.append(timeout)
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert ended == SHORT * 300
+
+
+def test_a_queue_gives_what_many_threads_put_in_the_order_of_each() -> None:
+    items = SignalSafeQueue[tuple[int, int]]()
+
+    def put(writer: int) -> None:
+        for number in range(500):
+            items.put((writer, number))
+
+    writers = [threading.Thread(target=put, args=(writer,)) for writer in range(4)]
+    for thread in writers:
+        thread.start()
+    taken = [items.get(timeout=60) for _ in range(2000)]
+    assert all([number for by, number in taken if by == writer] == list(range(500)) for writer in range(4))
+    with pytest.raises(queue.Empty):
+        items.get_nowait()
+
+
+@contextmanager
+def on_signal(handler: Callable[[], object]) -> Iterator[Callable[[], None]]:
+    """Sends this process a signal soon, each time it is called."""
+    before = signal.signal(signal.SIGUSR1, lambda *_: handler())
+    try:
+        yield lambda: threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_signal_handler_puts_into_the_queue_that_waits() -> None:
+    items = SignalSafeQueue[str]()
+    with on_signal(lambda: items.put("signal")) as send:
+        send()
+        assert items.get(timeout=60) == "signal"
+        send()
+        assert items.get() == "signal"
+
+
+def test_a_wait_whose_time_passes_in_a_signal_handler_ends() -> None:
+    items = SignalSafeQueue[str]()
+    rescue = threading.Timer(60, items.put, ("too late",))
+    rescue.start()
+    with on_signal(lambda: threading.Event().wait(0.3)) as send:
+        send()
+        with pytest.raises(queue.Empty):
+            items.get(timeout=0.2)
+    rescue.cancel()

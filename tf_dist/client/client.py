@@ -200,7 +200,7 @@ class Client:
         kinds = (only.resource,) if only else JOB_KINDS
         where = only.namespace if only else None if all_namespaces else self.namespace
         fields = f"metadata.name={only.name}" if only else ""
-        changes: queue.SimpleQueue[JobEvent] = queue.SimpleQueue()
+        changes: queue.Queue[JobEvent] = queue.Queue()
         watchers = [ObjectWatcher(self.cluster, kind, where, changes.put, fields=fields) for kind in kinds]
         unseen = 0
         try:
@@ -292,7 +292,7 @@ class Client:
     def _lines(
         self, job: StoredJob, options: LogOptions, chosen: frozenset[str], note: Callable[[str], object]
     ) -> _Lines:
-        lines: queue.SimpleQueue[LogLines | LogEnded] = queue.SimpleQueue()
+        lines: queue.Queue[LogLines | LogEnded] = queue.Queue()
         following = LogFollower(job.job, log_opener(self.cluster, options), lines)
         pods = pods_of(self.cluster, job)
         silent = [

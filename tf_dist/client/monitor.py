@@ -27,6 +27,7 @@ from tf_dist.client.stored_jobs import StoredJob, now, pods_of, replica_of
 from tf_dist.cluster.api import PODS, Cluster, LogOptions, Object, Resource
 from tf_dist.cluster.client.indexer import resource_version_of
 from tf_dist.cluster.client.informer import Informer
+from tf_dist.cluster.concurrency import SignalSafeQueue
 from tf_dist.cluster.signals import Signals
 from tf_dist.core.diagnostics.diagnose import diagnose, diagnose_logs
 from tf_dist.core.diagnostics.display_text import format_number, table_html
@@ -246,7 +247,7 @@ class JobInformer:
         self.pods: dict[str, Object] = {}
         self._resource = job.resource
         self._batch = batch
-        self._items: queue.SimpleQueue[JobEvent] = queue.SimpleQueue()
+        self._items = SignalSafeQueue[JobEvent]()
         self._most_lines, self._lines = most_lines, 0  # those that wait
         self._counting = threading.Lock()
         self._roomy, self._blocked = roomy or threading.Condition(), 0
@@ -290,8 +291,7 @@ class JobInformer:
         found: list[JobEvent] = []
         lines = others = 0
         with suppress(queue.Empty):
-            # No longer than a thread can wait at once (292 years); infinity is a timeout, too.
-            item = self._items.get(timeout=None if timeout is None else min(timeout, threading.TIMEOUT_MAX))
+            item = self._items.get(timeout)
             while True:
                 found.append(item)
                 if isinstance(item, LogLines):

@@ -6,11 +6,15 @@ import random
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from contextvars import copy_context
-from typing import Any, Final, Self
+from queue import Empty
+from typing import Any, Final, Generic, Self, TypeVar
+
+T = TypeVar("T")
 
 
 class ThreadRuntime:
@@ -68,6 +72,43 @@ class Service(ABC):
 
     def __exit__(self, *exc: object) -> None:
         self.stop()
+
+
+class SignalSafeQueue(Generic[T]):
+    """A queue with one reader, whose ``put`` may be called in a signal handler.
+
+    For this the standard library has ``queue.SimpleQueue``. Before Python 3.13 its ``get`` may wait for ever: it treats
+    a timeout that expires at the wrong moment (a few microseconds are left, a signal comes) as none.
+    """
+
+    def __init__(self) -> None:
+        self._items = deque[T]()
+        self._empty = threading.Lock()  # held: nothing was added since the reader last looked
+
+    def put(self, item: T) -> None:
+        """Add an item."""
+        self._items.append(item)
+        with suppress(RuntimeError):  # it is not held
+            self._empty.release()
+
+    def empty(self) -> bool:
+        """Whether nothing waits to be taken."""
+        return not self._items
+
+    def get(self, timeout: float | None = None) -> T:
+        """The oldest item, after waiting for it at most ``timeout`` seconds. Empty."""
+        ends = None if timeout is None else time.monotonic() + timeout
+        while True:
+            with suppress(IndexError):
+                return self._items.popleft()
+            # No longer than a thread can wait at once (292 years); infinity is a timeout, too.
+            left = -1 if ends is None else min(max(0.0, ends - time.monotonic()), threading.TIMEOUT_MAX)
+            if not self._empty.acquire(timeout=left):
+                raise Empty
+
+    def get_nowait(self) -> T:
+        """The oldest item, without waiting. Empty."""
+        return self.get(timeout=0)
 
 
 class SlowStart:

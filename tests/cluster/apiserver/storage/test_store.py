@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from hypothesis import given
@@ -65,6 +66,20 @@ def test_versions_only_grow(writes: list[tuple[str, str, int]]) -> None:
             before = now
         seen = [int(event.object["metadata"]["resourceVersion"]) for event in events if event.type != "BOOKMARK"]
         assert seen == sorted(set(seen))
+
+
+def test_a_watch_ends_though_its_timeout_is_too_short_to_wait_for() -> None:
+    ended = list[int]()
+    with MemoryCluster() as cluster:
+
+        def watch() -> None:
+            for tenths in range(5000):
+                ended.append(len(list(cluster.watch(CONFIG_MAPS, "default", timeout=tenths % 250 / 1e7))))
+
+        thread = threading.Thread(target=watch, daemon=True)
+        thread.start()
+        thread.join(60)
+    assert ended == [1] * 5000
 
 
 @given(WRITES, st.integers(0, 40), st.sampled_from(["", "value=1", "value!=2", "value in (0,3)"]))

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from queue import SimpleQueue
+from queue import Queue
 from typing import Any, NamedTuple, Protocol
 
 from tf_dist.cluster.api import Object
@@ -108,7 +108,7 @@ class Watcher:
     """One listener: changes of a kind, in one namespace or all (None). A None in the queue ends it."""
 
     namespace: str | None
-    queue: SimpleQueue[Change | None] = field(default_factory=SimpleQueue)
+    queue: Queue[Change | None] = field(default_factory=Queue)
     overflowed: bool = False
 
 
