@@ -17,7 +17,7 @@ from tests.waiting import until
 
 pytest.importorskip("airflow", reason="Airflow is missing: pip install '.[airflow]'")
 
-pytestmark = pytest.mark.usefixtures("nothing_is_left")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_is_left")]
 
 _DAG = """
 import os
@@ -34,11 +34,7 @@ with DAG("interrupted") as dag:
 run(dag)
 """
 
-_OFTEN = (signal.SIGINT, "", "delete_job")
-_CASES = [
-    pytest.param(*case, marks=[] if case == _OFTEN else pytest.mark.slow)
-    for case in product([signal.SIGINT, signal.SIGTERM], ["", "1"], ["delete_job", "keep_job"])
-]
+_CASES = list(product([signal.SIGINT, signal.SIGTERM], ["", "1"], ["delete_job", "keep_job"]))
 
 
 @pytest.mark.parametrize(

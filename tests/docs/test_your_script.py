@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from tests.cli.conftest import Program, tf_dist
-from tests.examples.test_digits import trains_long
+from tests.examples.test_digits import trains
 from tf_dist.core.diagnostics.log_rules import LOG_RULES
 
 __all__ = ["tf_dist"]
@@ -45,7 +45,7 @@ def run(reader: Program, words: list[str]) -> tuple[str, dict[str, str]]:
 
 
 class TestTraining:
-    pytestmark = trains_long
+    pytestmark = trains
 
     def test_loop_trains_and_continues_from_its_checkpoint(self, reader: Program) -> None:
         first, second = commands("loop.py")

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.examples.test_digits import trains_long
+from tests.examples.test_digits import trains
 
-pytestmark = trains_long
+pytestmark = trains
 
 PROGRAM = """\
 import os
