@@ -557,6 +557,25 @@ class SchedulerCache:
         self._tally(entry, 1)
         return entry
 
+    def recount(self) -> list[Workload]:
+        """Make the requests for absent resources again, because a node has a new resource. Returns their gangs."""
+        self.assumed_pods.snapshot.catalogue.outdated = False
+        found = [entry for entry in self.entries.values() if entry.request.absent]
+        if found:
+            self._requests.forget([entry.request for entry in self.entries.values() if not entry.request.absent])
+            self._changed()
+        for entry in found:
+            request, problem, held = self._counted(entry.gang)
+            self._leave(entry)
+            entry.update(entry.gang, request, problem)
+            self._enter(entry, held)
+        return found
+
+    @property
+    def outdated(self) -> bool:
+        """Whether ``recount`` may change something."""
+        return self.assumed_pods.snapshot.catalogue.outdated
+
     def remove(self, uid: str) -> None:
         """Remove a gang with all its use. An unknown gang is ignored."""
         entry = self.entries.pop(uid, None)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from math import inf
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,8 @@ from tf_dist.core.model.quantity import format_quantity
 from tf_dist.core.model.reasons import Reason
 from tf_dist.core.model.wording import MAX_LISTED, are, counted, join_names
 
+_MOST_RESOURCES: Final = 16  # that a message names of one member
+
 
 def time_of_day(time: float, now: float) -> str:
     """A time of day; with its date if that is not today's."""
@@ -41,8 +44,16 @@ def pods_text(want: PodSetRequest, count: int) -> str:
 
 
 def _text(requests: Resources) -> str:
-    shown = {r: v for r, v in requests.items() if r != "pods"} or requests
-    return ", ".join(f"{resource} {format_quantity(value, resource)}" for resource, value in sorted(shown.items()))
+    shown, more = _shown(requests)
+    parts = [f"{resource} {format_quantity(requests[resource], resource)}" for resource in shown]
+    return ", ".join([*parts, more] if more else parts)
+
+
+def _shown(requests: Resources) -> tuple[list[str], str]:
+    """The resources that a message names, and what it says of the others."""
+    found = sorted(resource for resource in requests if resource != "pods") or sorted(requests)
+    more = len(found) - _MOST_RESOURCES
+    return found[:_MOST_RESOURCES], f"{more} more resources" if more > 0 else ""
 
 
 def never_fits_text(
@@ -111,7 +122,7 @@ def _there(nodes: NodeSnapshot, want: PodSetRequest, *, whole: bool) -> str:
     """The requested resources on the eligible nodes, and the number of these nodes."""
     allowed = _allowed(nodes, want)
     amounts_of = nodes.table.whole if whole else nodes.table.free
-    shown = [r for r in sorted(want.member.requests) if r != "pods"] or ["pods"]
+    shown = _shown(want.member.requests)[0] or ["pods"]
     totals = {r: int(amounts_of[nodes.catalogue.column(r), allowed].clip(0).sum()) for r in shown}
     amounts = {r: Decimal(total) / (1000 if r == "cpu" else 1) for r, total in totals.items()}
     found = f"{_text(amounts)} on {counted(int(allowed.sum()), 'node')}"

@@ -129,6 +129,10 @@ class Scheduler:
         self.cache.ends.advance(now)
         woken, tries_again = self._pending.wake(now)
         self._new.update(entry.gang.job_uid for entry in tries_again)  # it waits for another reason now
+        for entry in self.cache.recount() if self.cache.outdated else ():
+            if not entry.admitted:
+                self._pending.put(entry)
+                self._new.add(entry.gang.job_uid)
         if self._seen == self.cache.changes and not woken and now < self._due:
             return Decisions()
         self.cache.assumed_pods.settle()

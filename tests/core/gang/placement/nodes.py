@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tf_dist.core.gang.placement import predicates
 from tf_dist.core.gang.placement.node_snapshot import NodeSnapshot
-from tf_dist.core.gang.placement.pod_sets import PodClass
+from tf_dist.core.gang.placement.pod_sets import ABSENT, PodClass
 from tf_dist.core.gang.types import EXCLUSIVE_CAPACITY, ExclusiveResource, Node, PodSet, exclusive_resource
 
 GPU = "nvidia.com/gpu"
@@ -44,7 +44,8 @@ def wants(room: NodeSnapshot, *members: PodSet) -> list[tuple[PodClass, int]]:
 def free(room: NodeSnapshot, name: str) -> dict[str, Decimal]:
     """What is free on a node, of the resources that pods have requested."""
     room.ready()
-    row, columns = room.table.row[name], room.catalogue.columns.items()
+    row = room.table.row[name]
+    columns = [(resource, column) for resource, column in room.catalogue.columns.items() if column != ABSENT]
     cells = {resource: Decimal(room.table.cells[column][row]) for resource, column in columns}
     return {resource: amount / 1000 if resource == "cpu" else amount for resource, amount in cells.items()}
 

@@ -192,10 +192,14 @@ def test_an_emptied_room_understands_the_same_shapes() -> None:
     empty = room.emptied()
     assert place_gang(room, [(shape, 5)]) == 0
     assert place_gang(empty, [(shape, 5)]) == [{"n": 4, "m": 1}]
-    later = room.shape(member(cpu=1, gpu=1))
+    early = room.shape(member(cpu=1, gpu=1))
     # A resource that the other room has never heard of.
+    room.catalogue.outdated = False
     empty.put_node(node("m", cpu=2, gpu=1))
+    assert room.catalogue.outdated  # by which one knows that classes have to be made again
+    later = room.shape(member(cpu=1, gpu=1))
     assert (empty.most(later), room.most(later), room.most(shape)) == (1, 0, 1)
+    assert (empty.most(early), room.most(early)) == (0, 0)
 
 
 def test_a_resource_first_asked_for_just_after_a_node_came_is_known_of_all_nodes() -> None:

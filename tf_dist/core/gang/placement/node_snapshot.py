@@ -71,8 +71,7 @@ class NodeTable:
             raise ValueError(f"{self.size} nodes are more than the {_MOST_ROWS} that admission can count")
         self.row = {name: row for row, name in enumerate(self.names)}
         for node in nodes:
-            for resource in filter(is_extended_resource, node.allocatable):
-                catalogue.column(resource)
+            catalogue.offer(node.allocatable.keys())
         self._resources = list(catalogue.columns)
         self.columns = len(self._resources)
         self.free: Ints = np.zeros((self.columns, self.size), np.int64)
@@ -352,7 +351,8 @@ class NodeSnapshot:
         self._check_no_mark()
         known = self._nodes.get(node.name)
         self._nodes[node.name] = node
-        new_resources = any("/" in one and one not in self.catalogue.columns for one in node.allocatable)
+        self.catalogue.offer(node.allocatable.keys())
+        new_resources = self.table.columns < len(self.catalogue.columns)
         if known is None or node.name in self._unread or new_resources:
             self._unread.add(node.name)
             self._stale = True

@@ -8,7 +8,7 @@ capacity down, so that rounding never admits a pod that does not fit.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import lru_cache
@@ -21,6 +21,10 @@ from tf_dist.core.gang.types import EXCLUSIVE_CAPACITY, EXCLUSIVE_PREFIX, Gang, 
 from tf_dist.core.model.job import Document
 
 CPU: Final = 0
+ABSENT: Final = 3
+"""The column of all resources that no node has had yet. Jobs may name any number of them, so they have none of their
+own.
+"""
 # More than this of anything counts as this much: 281 TB, 281 thousand million CPUs. So sums of some dozen of them are
 # below 2 ** 53, up to which a float64 is exact.
 _MOST: Final = 1 << 48
@@ -68,19 +72,35 @@ class PodClassRegistry:
     """The columns and pod classes that snapshots share."""
 
     def __init__(self) -> None:
-        self.columns: dict[str, int] = {"cpu": CPU, "memory": 1, "pods": 2}
+        self.columns: dict[str, int] = {"cpu": CPU, "memory": 1, "pods": 2, "": ABSENT}
+        self.outdated = False
+        """Whether a node has a new resource, which may be one that a class counts as absent."""
+        self._offered: set[str] = set()
         self._shapes: WeakValueDictionary[tuple[Requests, str], PodClass] = WeakValueDictionary()
 
+    def offer(self, resources: Collection[str]) -> None:
+        """Record the resources of a node."""
+        if self._offered.issuperset(resources):
+            return
+        self.outdated = True
+        self._offered.update(resources)
+        for resource in filter(is_extended_resource, resources):
+            self.column(resource)
+
     def column(self, resource: str) -> int:
-        """The column of a resource; a new one for a new resource."""
-        return self.columns.setdefault(resource, len(self.columns))
+        """The column of a resource."""
+        if resource in self._offered or resource.startswith(EXCLUSIVE_PREFIX):
+            return self.columns.setdefault(resource, len(self.columns))
+        return self.columns.get(resource, ABSENT)
 
     def shape(self, member: PodSet) -> PodClass:
         """The class of a member's pods."""
         amounts = ((resource, to_units(resource, value, up=True)) for resource, value in member.requests.items())
         asked = {resource: value for resource, value in amounts if value > 0}
         asked |= {one.name: one.amount for one in member.exclusives}
-        requests = tuple(sorted((self.column(resource), value) for resource, value in asked.items()))
+        columns = ((self.column(resource), value) for resource, value in asked.items())
+        # Of absent resources no amount fits.
+        requests = tuple(sorted({column: 1 if column == ABSENT else value for column, value in columns}.items()))
         accelerators = sum(value for resource, value in asked.items() if is_extended_resource(resource))
         return self._one(requests, accelerators, asked.get("cpu", 0), member.constraints)
 
@@ -196,6 +216,11 @@ class GangRequest:
     """The version of the nodes, and the message about what was missing."""
     needs: dict[Counts, Resources] = field(default_factory=dict)
     """Cache of ``need``."""
+
+    @property
+    def absent(self) -> bool:
+        """Whether it requests resources that no node had."""
+        return any(column == ABSENT for want in self.wants for column, _ in want.shape.requests)
 
     @property
     def elastic(self) -> bool:

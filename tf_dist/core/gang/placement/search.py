@@ -320,6 +320,8 @@ class AssumedPods:
     def put_unavailable(self, nodes: Mapping[str, UnavailableNode]) -> None:
         """Replace the nodes that currently accept no pods, by name."""
         self.unavailable = nodes
+        for one in nodes.values():
+            self.snapshot.catalogue.offer(one.node.allocatable.keys())
         self._lay_out({}, {})
 
     def _lay_out(self, before: Resources, now: Resources) -> None:
