@@ -111,6 +111,27 @@ def test_following_loses_nothing_however_often_the_file_was_rotated_meanwhile(pa
     assert [b"0\n", *split(stream)] == expected
 
 
+def test_following_says_where_lines_may_be_missing_because_the_reader_was_too_slow(path: Path) -> None:
+    log = LogFile(str(path), 4000)
+    log.write("stdout", b"0\n")
+    writing = threading.Event()
+    writing.set()
+    stream = ContainerLogStream(path, LogOptions(follow=True, timestamps=True), writing.is_set)
+    first = next(stream)
+    for number in range(1, 2000):
+        log.write("stdout", b"%d\n" % number)
+    log.close()
+    writing.clear()
+    lines = split([first, *stream])
+    stamps, texts = zip(*(line.split(b" ", 1) for line in lines), strict=True)
+    assert list(stamps) == sorted(stamps)
+    (gap,) = [at for at, text in enumerate(texts) if b"lines may be missing here" in text]
+    before, after = [[int(text) for text in part] for part in (texts[:gap], texts[gap + 1 :])]
+    assert before == list(range(len(before)))
+    assert after == list(range(2000 - len(after), 2000))
+    assert len(before) + len(after) < 2000
+
+
 def test_a_reader_beside_an_endless_writer_reads_every_line_and_the_disk_stays_free(path: Path) -> None:
     limit, lines = 20_000, 20_000
     log = LogFile(str(path), limit)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import re
 import threading
@@ -19,6 +20,7 @@ _POLL = 0.1  # seconds between looks at a file that is being followed
 _MAX_LINE = 1 << 20  # bytes of one line given out as a whole
 _CHUNK = 1 << 16
 _OPEN_ATTEMPTS = 100  # at files that are rotated meanwhile
+_GAP = b"tf-dist: lines may be missing here: the container writes faster than its log is read"
 _STAMP = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d")
 
 
@@ -88,7 +90,7 @@ class _LogFiles:
     current one, then (following) what is added.
 
     The file that is being read stays open, so that its reader loses nothing in a rotation. Only a reader that falls
-    behind by more than all files together misses lines, because they are deleted.
+    behind by more than all files together misses lines, because they are deleted, and reads ``_GAP`` instead.
     """
 
     def __init__(self, path: Path, alive: Callable[[], bool], closed: threading.Event) -> None:
@@ -131,6 +133,10 @@ class _LogFiles:
         seen = next((at for at, file in enumerate(found, 1) if _identity(os.fstat(file.fileno())) == last), 0)
         for file in found[:seen]:
             file.close()
+        if last and found and not seen:
+            stamp = found[0].read(len(log_timestamp(0)))  # of the first line after the gap
+            found[0].seek(0)
+            self._open.append(io.BytesIO(b"%b stdout F %b\n" % (stamp, _GAP)))
         self._open += found[seen:]
 
     def _read(self, file: BinaryIO) -> Iterator[list[bytes]]:
