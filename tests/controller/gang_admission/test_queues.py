@@ -42,6 +42,18 @@ def test_a_job_waits_for_the_quota_of_its_queue_and_the_queue_says_so() -> None:
     assert (status["pending"], status["admitted"], status["used"]["cpu"]) == (1, 1, "3")
 
 
+def test_a_controller_with_threads_reports_the_usage_of_a_queue() -> None:
+    world = World(cpu="8")
+    world.memory.create(QUEUES, None, queue("research", "4"))
+    controller = Controller(world.memory)
+    controller.start()
+    try:
+        world.submit(queued("first", "research"))
+        until(lambda: world.memory.get(QUEUES, None, "research").get("status", {}).get("admitted") == 1, 60)
+    finally:
+        controller.stop()
+
+
 def test_more_quota_lets_it_start() -> None:
     world = World(cpu="8")
     world.memory.create(QUEUES, None, queue("research", "4"))

@@ -17,7 +17,7 @@ from tf_dist.core.dialects.parsing import parse
 from tf_dist.core.model.reasons import Category, Level
 from tf_dist.core.model.status import Phase, Status
 from tf_dist.core.model.status_codec import load_status
-from tf_dist.errors import ClusterError, Throttled, Unavailable
+from tf_dist.errors import ClusterError, Forbidden, Throttled, Unavailable
 
 FOREIGN = {"metadata": {"name": "mnist-ps-0"}, "spec": {"containers": [{"name": "x", "image": "y"}]}}
 REFUSED = "Pod default/mnist-ps-0 exists already"
@@ -76,6 +76,27 @@ def test_what_the_server_refuses_all_jobs_is_one_line_and_no_events(
     assert len([line for line in lines if "busy" in line]) == 1, lines
     assert "ReconcileFailed" not in {reason for reason, _ in world.events()}
     assert "busy" in world.status("one")["lastError"]
+
+
+def test_a_failure_that_comes_again_after_a_success_is_logged_again(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    refuses = True
+
+    def refuse(verb: str, resource: Resource, *_: Any, **__: Any) -> None:
+        if refuses and (verb, resource) == ("create", PODS):
+            raise Forbidden("no pods for you")
+
+    world.controller = Controller(disturbed(world.memory, refuse), clock=world.clock, monotonic=world.clock)
+    world.submit(tfjob())
+    for expected in (1, 2):
+        refuses = True
+        tried(world, 5)
+        assert len([one for one in caplog.messages if "no pods for you" in one]) == expected
+        refuses = False
+        tried(world, 5)
+        assert len(world.pods()) == 3
+        world.evict("mnist-worker-0")
 
 
 def test_it_is_the_first_thing_that_an_explanation_says(world: World) -> None:

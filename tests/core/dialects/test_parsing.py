@@ -162,6 +162,25 @@ def test_a_document_that_contains_itself_ends():
     assert attempt(document) is None
 
 
+_TEMPLATE_OF = {
+    v1: "spec.tfReplicaSpecs.Worker.template",
+    v1alpha1: "spec.replicaSpecs.0.template",
+    volcano: "spec.tasks.0.template",
+}
+
+
+@pytest.mark.parametrize("document", list(_TEMPLATE_OF), ids=lambda document: document.__name__)
+@pytest.mark.parametrize(
+    ("template", "where"),
+    [({}, "spec"), ({"spec": {}}, "spec.containers"), ({"spec": {"containers": []}}, "spec.containers")],
+)
+def test_reader_of_stored_documents_requires_a_container(document: Any, template: Doc, where: str):
+    path = _TEMPLATE_OF[document]
+    with pytest.raises(InvalidJob) as caught:
+        read(changed(document(), path, template))
+    assert f"{path.replace('.0', '[0]')}.{where}" in {problem.path for problem in caught.value.problems}
+
+
 MANY = 1_000
 GROUP = {"replicas": 1, "template": v1()["spec"]["tfReplicaSpecs"]["Worker"]["template"]}
 
