@@ -28,6 +28,21 @@ WRONG: dict[str, tuple[bytes, str, str]] = {
         ":1: is not YAML: $ cat <<EOF | kubectl apply -f -",
         "copy only the YAML",
     ),
+    "a conflict": (
+        b"kind: TFJob\n<<<<<<< HEAD\nspec:\n=======\nspec: {}\n>>>>>>> other\n",
+        ":2: is not YAML: <<<<<<< HEAD",
+        "resolve the conflict of Git",
+    ),
+    "no-break spaces": (
+        "spec:\n\u00a0\u00a0a: 1\n\u00a0 - b\n".encode(),
+        ":3: is not YAML: - b",
+        "these are no-break spaces (U+00A0)",
+    ),
+    "a key of no-break spaces": (
+        "kind: TFJob\nmetadata:\n  \u00a0\u200bname: a\n".encode(),
+        ":3: metadata.name: the key contains invisible characters",
+        "remove U+00A0, U+200B, and indent with spaces",
+    ),
     "a here document": (b"cat <<EOF >a\nkind: TFJob\nEOF\n", ":1: is not YAML: cat <<EOF >a", "copy only the YAML"),
     "a difference": (b"spec:\n+  a: 1\n+  b: 2\n  c: 3\n", ":3: is not YAML: +  b: 2", "copy only the YAML"),
     "Markdown": (

@@ -21,13 +21,14 @@ _MAX_DEPTH: Final = 100
 _SAFE_DEPTH: Final = 2000
 
 _NO_TEXT: Final = "a key must be text, not a list or a mapping"
+_INVISIBLE: Final = "the key contains invisible characters"
 _DEEP: Final = "is nested more than a hundred deep"
 _BOMB: Final = "expands to more than a million values: its aliases (*name) repeat each other"
 _NO_NUMBER: Final = "is not a number that can be read"
 _NO_BOOLEAN: Final = "is neither true nor false"
 
 
-FATAL: Final = (_BOMB, _DEEP, _NO_TEXT, _NO_NUMBER, _NO_BOOLEAN)
+FATAL: Final = (_BOMB, _DEEP, _NO_TEXT, _NO_NUMBER, _NO_BOOLEAN, _INVISIBLE)
 """Messages after which a document cannot be read further."""
 
 
@@ -97,6 +98,13 @@ def _keys(node: yaml.MappingNode, place: _NodePath | None) -> Iterator[tuple[int
         path = _NodePath(place, name, 0).path()
         if key.tag not in (f"{TAG}str", f"{TAG}merge"):
             yield line, Problem(path, f"the key {name} is not text", f'write "{name}"')
+        elif not name.isprintable():
+            visible = "".join(filter(str.isprintable, name))
+            codes = ", ".join(dict.fromkeys(f"U+{ord(one):04X}" for one in name if not one.isprintable()))
+            yield (
+                line,
+                Problem(_NodePath(place, visible, 0).path(), _INVISIBLE, f"remove {codes}, and indent with spaces"),
+            )
         elif name in lines:
             yield line, Problem(path, f"appears twice: on line {lines[name]} too", "keep one of them")
         lines[name] = line
@@ -362,8 +370,13 @@ def _unfilled(problem: Problem, line: str) -> Problem:
     return placeholder_problem(problem.path, found) if found else problem
 
 
-# Text around YAML on web pages and in scripts: a code fence, a here document, a prompt, a diff, an escaped dash.
-_AROUND_YAML: Final = re.compile(r"(?:```|~~~|cat\b.*<<|\$ |\+ ).*|[ \t]*\\- .*")
+# Lines that are not YAML, and what to do about them.
+_FOREIGN_LINES: Final = {
+    # Text around YAML on web pages and in scripts: a code fence, a here document, a prompt, a diff, an escaped dash.
+    re.compile(r"(?:```|~~~|cat\b.*<<|\$ |\+ ).*|[ \t]*\\- .*"): "copy only the YAML, without the text around it",
+    re.compile(r"<{7} .*|={7}|>{7} .*"): "resolve the conflict of Git, and remove its markers",
+    re.compile("[ \t]*\u00a0.*"): "indent with spaces: these are no-break spaces (U+00A0)",
+}
 
 
 def _template_or_copy(name: str, text: str, error: yaml.YAMLError) -> FileProblem | None:
@@ -374,9 +387,9 @@ def _template_or_copy(name: str, text: str, error: yaml.YAMLError) -> FileProble
     lines = text.split("\n")
     last = mark.line if mark else 0
     for line in range(min(last, len(lines) - 1), max(last - 3, -1), -1):
-        if _AROUND_YAML.match(lines[line]):
-            hint = "copy only the YAML, without the text around it"
-            return _of_file(name, f"is not YAML: {lines[line].strip()[:80]}", hint, line + 1)
+        for pattern, hint in _FOREIGN_LINES.items():
+            if pattern.fullmatch(lines[line].rstrip("\r")):
+                return _of_file(name, f"is not YAML: {lines[line].strip()[:80]}", hint, line + 1)
     for line in range(min(last, len(lines) - 1), max(last - 2, -1), -1):
         found = find_placeholder(lines[line])
         quoted = found and any(lines[line].count(quote, 0, found.start) % 2 for quote in "'\"")
