@@ -21,6 +21,7 @@ from tf_dist.client.stored_jobs import (
     now,
     pods_of,
     start_events,
+    summary,
 )
 from tf_dist.cluster.api import (
     CONFIG_MAPS,
@@ -218,3 +219,11 @@ def test_a_name_that_no_job_has_here_says_what_may_be_meant(text: str, hint: str
     with pytest.raises(NotFound, match=f"there is no job {text} in namespace default") as caught:
         find_job(cluster, text, "default")
     assert caught.value.hint == hint
+
+
+def test_json_of_a_job_from_a_list_has_its_kind() -> None:
+    """Kubernetes leaves both out of the items of a list."""
+    stored = {key: value for key, value in tfjob().items() if key not in ("apiVersion", "kind")}
+    found = summary(StoredJob(TFJOBS, stored))
+    assert (found["apiVersion"], found["kind"]) == ("kubeflow.org/v1", "TFJob")
+    assert found["spec"] == stored["spec"]

@@ -46,6 +46,8 @@ REFUSED_SPECS = [
     ({"enableServiceLinks": "false"}, "enableServiceLinks"),
     ({"shareProcessNamespace": "true"}, "shareProcessNamespace"),
     ({"shareProcessNamespace": True, "hostPID": True}, "shareProcessNamespace"),
+    ({"hostUsers": False, "hostPID": True}, "hostPID"),
+    ({"hostUsers": False, "hostIPC": True}, "hostIPC"),
     ({"dnsPolicy": "Cluster"}, "dnsPolicy"),
     ({"dnsPolicy": "None"}, "dnsConfig.nameservers"),
     ({"dnsConfig": {"nameservers": ["dns.example"]}}, "dnsConfig.nameservers[0]"),
@@ -289,6 +291,8 @@ TAKEN_SPECS: list[dict[str, Any]] = [
     {"tolerations": [{"operator": "Exists"}, {"key": "a"}, {"key": "a", "value": "", "operator": ""}]},
     {"tolerations": [{"key": "a", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 0}]},
     {"nodeSelector": {"a.example/b": ""}, "hostNetwork": None, "affinity": {}},
+    {"hostPID": True, "hostIPC": True, "hostUsers": True, "shareProcessNamespace": False},
+    {"hostPID": False, "hostIPC": False, "hostUsers": False, "shareProcessNamespace": True},
     {"securityContext": {"runAsUser": 0, "sysctls": [{"name": "kernel.shm_rmid_forced", "value": ""}]}},
     {"imagePullSecrets": [{"name": "regcred"}, {}], "serviceAccount": "sa", "overhead": {"cpu": "10m"}},
     {

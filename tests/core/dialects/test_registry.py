@@ -26,7 +26,7 @@ def test_the_three_dialects_are_told_apart():
         ("kubeflow.org/v1", "TfJob", "kind", "did you mean TFJob?"),
         ("kubeflow.org/v1", "TFJobs", "kind", "did you mean TFJob?"),
         ("batch.volcano.sh/v1alpha1", "TFJob", "apiVersion", ""),
-        (None, "TFJob", "apiVersion", ""),
+        (None, "TFJob", "apiVersion", "known: kubeflow.org/v1, kubeflow.org/v1alpha1"),
         ("kubeflow.org/v1", None, "kind", "write kind: TFJob"),
         (1, "Job", "apiVersion", "write it in quotes"),
     ],
