@@ -1,6 +1,6 @@
 """``make mutants``: small changes of the code, drawn with a seed and made one at a time. Do the tests notice?
 
-python -m tests.mutation [--sample 200] [--seed 1] [--only core/gang] [--jobs 2]
+python -m tests.mutation [--sample 200] [--seed 1] [--only core/gang] [--jobs 2] [--record FILE]
 """
 
 from __future__ import annotations
@@ -22,11 +22,14 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from random import Random
 
+from coverage import CoverageData
+
 TREE = Path(__file__).resolve().parents[1]
-# Folders of tf_dist whose lines are drawn, and the folders of tests that are asked last.
+# Folders of tf_dist whose lines are drawn, and the folders of tests that run last where no test is known to run a line.
 PACKAGES = {
     "core": ("core", "conformance", "controller"),
     "controller": ("controller", "conformance"),
@@ -37,6 +40,7 @@ PACKAGES = {
 }
 NOTICED, SURVIVED = "noticed", "survived"
 _LONGEST = 900  # seconds that a run of pytest may take: longer is noticed, too
+_MOST_TESTS = 600  # of those that run a line
 
 _OTHER_COMPARISON: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -48,7 +52,7 @@ _OTHER_OPERATOR: dict[type[ast.operator], type[ast.operator]] = {
 }  # fmt: skip
 _LOGS = re.compile(r"(self\.)?_?log(ger)?\.\w+|warnings\.warn")
 _TYPES = {"cast", "TypeVar", "NewType", "assert_never", "isinstance"}
-_TEXTS = {"help", "metavar", "daemon", "repr", "stacklevel"}
+_TEXTS = {"help", "metavar", "daemon", "repr", "stacklevel", "strict"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,18 +190,51 @@ def package_of(mutant: Mutant) -> str:
     return next(package for package in PACKAGES if mutant.file.startswith(f"tf_dist/{package}/"))
 
 
-def stages(mutant: Mutant) -> Iterator[list[str]]:
-    """Arguments of pytest, the tests that are nearest first: of the module, of its folder, of its package and users."""
-    path = Path(mutant.file.removeprefix("tf_dist/"))
-    package = package_of(mutant)
-    own = sorted((TREE / "tests" / package).rglob(f"test_{path.stem.strip('_')}*.py"))
-    tried = [one.relative_to(TREE).as_posix() for one in own]
-    if tried:
-        yield [*tried]
-    folders = [f"tests/{parent}" for parent in path.parents if (TREE / "tests" / parent).is_dir() and parent.name]
-    for folder in dict.fromkeys([*folders[:1], *(f"tests/{one}" for one in PACKAGES[package])]):
-        yield [folder, *(f"--ignore={one}" for one in tried)]
-        tried.append(folder)
+def near(mutant: Mutant) -> Iterator[list[str]]:
+    """Arguments of pytest: the tests of the module."""
+    name = Path(mutant.file).stem.strip("_")
+    found = sorted((TREE / "tests" / package_of(mutant)).rglob(f"test_{name}*.py"))
+    if found:
+        yield [one.relative_to(TREE).as_posix() for one in found]
+
+
+class Coverage:
+    """The tests that run each line, of one run of ``make test`` without changes."""
+
+    def __init__(self, file: Path) -> None:
+        self._data = CoverageData(str(file))
+        self._data.read()
+        self._files = {name.rpartition("/tf_dist/")[2]: name for name in self._data.measured_files()}
+
+    def tests(self, mutant: Mutant) -> list[str]:
+        """Those that run the changed statement, or, if an import does, any statement of its file."""
+        name = self._files.get(mutant.file.removeprefix("tf_dist/"), "")
+        contexts = self._data.contexts_by_lineno(name) if name else {}
+        lines = _lines(mutant) or contexts
+        found = {context for line in lines for context in contexts.get(line, ())}
+        return sorted({context.rpartition("|")[0] for context in found if context})
+
+    def far(self, mutant: Mutant) -> Iterator[list[str]]:
+        """Arguments of pytest: the tests that run the line, or, if there are none, the packages that use it."""
+        tests = self.tests(mutant)
+        if tests:
+            step = max(1, -(-len(tests) // _MOST_TESTS))
+            yield tests[::step]
+        else:
+            yield [f"tests/{one}" for one in PACKAGES[package_of(mutant)]]
+
+
+def _lines(mutant: Mutant) -> range:
+    """The lines of the statement with the change, of a compound statement those of its head; none outside functions."""
+    found, inside = range(0), False
+    for node in ast.walk(ast.parse((TREE / mutant.file).read_bytes())):  # an outer one comes before an inner one
+        if isinstance(node, ast.stmt) and node.lineno <= mutant.number <= (node.end_lineno or 0):
+            body = getattr(node, "body", None)
+            end = max(body[0].lineno, node.lineno + 1) if body else (node.end_lineno or 0) + 1
+            if mutant.number < end:
+                found = range(node.lineno, end) if inside else range(0)
+            inside = inside or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    return found
 
 
 class Copy:
@@ -212,11 +249,11 @@ class Copy:
                 (root / file).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(TREE / file, root / file)
 
-    def judge(self, mutant: Mutant, most: int | None) -> tuple[str, str]:
-        """Its outcome, and the test that noticed it, after at most so many stages."""
+    def judge(self, mutant: Mutant, stages: Iterator[list[str]]) -> tuple[str, str]:
+        """Its outcome, and the test that noticed it. ``stages``: arguments of pytest, one run after the other."""
         path = self.root / mutant.file
         before = path.read_bytes()
-        for tests in list(stages(mutant))[:most]:
+        for tests in stages:
             self._write(path, mutant.source(before))
             try:
                 failed = self._first_failure(tests)
@@ -234,7 +271,20 @@ class Copy:
         os.utime(path, (self._written, self._written))
 
     def _first_failure(self, tests: list[str]) -> str:
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *tests]
+        arguments = self.root / "arguments"  # they may be too many for a command line
+        arguments.write_text("\n".join(tests))
+        try:
+            code, output = self.pytest("-x", "-p", "no:xdist", f"@{arguments}", timeout=_LONGEST)
+        except subprocess.TimeoutExpired:
+            return _NO_TEST[0]
+        if code in (0, 5):  # passed; none collected
+            return ""
+        found = re.search(r"^(?:FAILED|ERROR) (tests/.+?)(?: - .*)?$", output, re.MULTILINE)
+        return found[1] if found else _NO_TEST[1]
+
+    def pytest(self, *arguments: str, timeout: float | None = None) -> tuple[int, str]:
+        """The exit code and the output of a run."""
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
         environ = {**os.environ, "PYTHONPATH": str(self.root), "PYTHONDONTWRITEBYTECODE": ""}
         process = subprocess.Popen(
             command, cwd=self.root, env=environ, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -242,16 +292,17 @@ class Copy:
         )  # fmt: skip
         _RUNNING.add(process.pid)
         try:
-            output, _ = process.communicate(timeout=_LONGEST)
-        except subprocess.TimeoutExpired:
-            return _NO_TEST[0]
+            output, _ = process.communicate(timeout=timeout)
         finally:
             _kill(process.pid)
             process.wait()
-        if process.returncode in (0, 5):  # passed; none collected
-            return ""
-        found = re.search(r"^(?:FAILED|ERROR) (tests/.+?)(?: - .*)?$", output, re.MULTILINE)
-        return found[1] if found else _NO_TEST[1]
+        return process.returncode, output
+
+    def record(self, file: Path) -> None:
+        """Write which tests run which lines."""
+        os.environ["COVERAGE_FILE"] = str(file)
+        options = ("--cov=tf_dist", "--cov-context=test", "--cov-report=")
+        self.pytest("--numprocesses=2", "--dist=loadfile", *options)  # failures, too, run lines
 
 
 _NO_TEST = ("(no end)", "(no test began)")
@@ -277,7 +328,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="which ones")
     parser.add_argument("--only", default="", help="files under tf_dist that start so: core/gang, cluster/client")
     parser.add_argument("--jobs", type=int, default=2, help="copies of the tree, each with a run of pytest")
-    parser.add_argument("--near", action="store_true", help="run only tests of the module and of its folder")
+    parser.add_argument("--record", type=Path, help="where it is kept which tests run which lines; read if it exists")
     options = parser.parse_args()
     began, chosen = time.monotonic(), drawn(options.sample, options.seed, options.only)
     with tempfile.TemporaryDirectory(prefix="tf-dist-mutants-") as folder, ThreadPoolExecutor(options.jobs) as pool:
@@ -285,11 +336,17 @@ def main() -> int:
         copies: queue.Queue[Copy] = queue.Queue()
         for number in range(options.jobs):
             copies.put(Copy(Path(folder) / str(number)))
+        record = options.record or Path(folder) / "coverage"
+        if not record.exists():
+            one = copies.get()
+            one.record(record.absolute())
+            copies.put(one)
+        coverage = Coverage(record)
 
         def judge(mutant: Mutant) -> str:
             one = copies.get()
             try:
-                outcome, by = one.judge(mutant, 2 if options.near else None)
+                outcome, by = one.judge(mutant, chain(near(mutant), coverage.far(mutant)))
             finally:
                 copies.put(one)
             print(f"{outcome}: {mutant if outcome == SURVIVED else f'{mutant.file}:{mutant.number}'} {by}", flush=True)
