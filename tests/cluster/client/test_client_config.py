@@ -479,6 +479,18 @@ def test_openid_connect(tmp_path: Path, authority: Authority) -> None:
     assert len(server.requests) == 1
 
 
+def test_a_provider_leaves_no_file(tmp_path: Path, authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The official client writes the certificates of a kubeconfig into files, and removes them when Python ends."""
+    scratch, token = tmp_path / "scratch", jwt(exp=int(time.time()) + 86400)
+    scratch.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    monkeypatch.setattr("kubernetes.config.kube_config._temp_files", {})  # by their content
+    user = {"auth-provider": {"name": "oidc", "config": {"id-token": token}}}
+    with known_as(authority, f"Bearer {token}") as (_, url, trust):
+        list_pods(kubeconfig(tmp_path / "config", url, user=user, **trust))
+    assert list(scratch.iterdir()) == []
+
+
 def test_a_provider_that_nobody_knows(tmp_path: Path) -> None:
     user = {"auth-provider": {"name": "unheard-of", "config": {}}}
     path = kubeconfig(tmp_path / "config", "https://127.0.0.1:9", user=user)

@@ -263,3 +263,18 @@ def test_gang_is_counted_anew_when_limit_range_comes() -> None:
     world.settle()
     assert world.status("first")["reason"] == "NeverFits"
     assert world.pods() == {}
+
+
+def test_a_replica_that_is_done_counts_no_more() -> None:
+    world = limited({"pods": "4"})
+    document = workers("first", 3)
+    document["spec"]["successPolicy"] = "AllWorkers"
+    world.run_job(document)
+    world.end_pod("first-worker-2", 0)
+    world.settle()
+    world.clock.now += 10  # then its status says that the replica has succeeded
+    world.settle()
+    world.submit(workers("second", 2))
+    world.settle()
+    assert world.status("second")["reason"] == "Admitted"
+    assert len(world.pods()) == 5

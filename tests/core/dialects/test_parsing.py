@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.core.dialects.documents import ALL, Doc, changed, merged, v1, v1alpha1, volcano
 from tests.thorough import thorough
 from tf_dist.core.dialects import Parsed, convert, defaulted, parse, read, suspend_patch
-from tf_dist.core.model.job import Dialect, Job
+from tf_dist.core.model.job import MAX_REPLICAS, Dialect, Job
 from tf_dist.core.model.names import FALLBACK
 from tf_dist.errors import InvalidJob
 
@@ -179,6 +179,19 @@ def test_reader_of_stored_documents_requires_a_container(document: Any, template
     with pytest.raises(InvalidJob) as caught:
         read(changed(document(), path, template))
     assert f"{path.replace('.0', '[0]')}.{where}" in {problem.path for problem in caught.value.problems}
+
+
+@pytest.mark.parametrize("load", [parse, read])
+@pytest.mark.parametrize(
+    ("document", "path", "others"),
+    [(v1, "spec.tfReplicaSpecs.PS", 4), (v1alpha1, "spec.replicaSpecs.1", 1), (volcano, "spec.tasks.1", 1)],
+    ids=["v1", "v1alpha1", "volcano"],
+)
+def test_a_job_has_no_more_pods_than_one_type_may_have(document: Any, path: str, others: int, load: Any):
+    for count, refused in ((MAX_REPLICAS - others, False), (MAX_REPLICAS - others + 1, True)):
+        with pytest.raises(InvalidJob) as caught:  # other limits are lower, as that of the environment
+            load(changed(document(), f"{path}.replicas", count))
+        assert ("with it the job has more than 100000 pods" in str(caught.value)) is refused
 
 
 MANY = 1_000

@@ -13,7 +13,7 @@ from tests.core.gang.gangs import node as small_node
 from tests.core.gang.stored import admitter_of, job, node, pod
 from tests.core.gang.test_admission_properties import POLICY, QUEUES, some_gang, some_node
 from tf_dist.core.gang.admission import AdmissionChanges
-from tf_dist.core.gang.types import AdmissionRequest
+from tf_dist.core.gang.types import NO_ADMISSION_CONFIG, AdmissionRequest
 from tf_dist.core.model.assignment import Admit, Verdict, Wait
 from tf_dist.core.model.job import JobKey
 from tf_dist.core.model.status import Admission, Phase, Status
@@ -54,6 +54,28 @@ def test_an_admission_that_was_not_written_is_reverted() -> None:
     assert reason(admitter.cycle(START + 2).verdicts["a"]) == "Admit"
     admitter.update(AdmissionChanges(jobs={"a": None}))
     assert reason(admitter.cycle(START + 3).verdicts["b"]) == "Admit"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        AdmissionChanges(nodes={"m": node("m")}),
+        AdmissionChanges(nodes={"n": None}),
+        AdmissionChanges(pods={"x": pod("n")}),
+        AdmissionChanges(pods={"x": pod(None, owner="a")}),
+        AdmissionChanges(pods={"x": pod("away", owner="a")}),
+        AdmissionChanges(jobs={"a": None}),
+        AdmissionChanges(config=replace(NO_ADMISSION_CONFIG, queues=())),
+        AdmissionChanges(resource_quotas={}),
+    ],
+    ids=["new node", "lost node", "pod", "pod of a job", "pod on an unknown node", "no job", "queues", "quotas"],
+)
+def test_decides_at_once_after_any_change(changes: AdmissionChanges) -> None:
+    admitter = admitter_of([request("a")], [node()])
+    admitter.cycle(START + 1)
+    assert admitter.wake_at(START + 2) > START + 2
+    admitter.update(changes)
+    assert admitter.wake_at(START + 2) == START + 2
 
 
 def test_a_gang_whose_backoff_has_ended_says_what_it_waits_for_then() -> None:
