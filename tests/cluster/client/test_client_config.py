@@ -248,7 +248,14 @@ def test_a_client_certificate_leaves_no_file(
     scratch.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
     written: list[str] = []
-    monkeypatch.setattr(tempfile, "mkstemp", lambda *_, **__: written.append("mkstemp"))
+    make = tempfile.NamedTemporaryFile
+
+    def noted(*args: Any, **options: Any) -> Any:
+        written.append("a file")
+        return make(*args, **options)
+
+    monkeypatch.setattr(tempfile, "mkstemp", noted)
+    monkeypatch.setattr(tempfile, "NamedTemporaryFile", noted)
     user = {
         "client-certificate-data": data(authority.text("alice.crt")),
         "client-key-data": data(authority.text("alice.key")),

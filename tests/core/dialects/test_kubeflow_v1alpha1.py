@@ -213,6 +213,14 @@ def test_bounds_that_contradict_each_other():
     assert "spec.min-instance" in paths(errors(document))
 
 
+def test_a_job_may_have_as_many_workers_as_its_bounds_say():
+    document = v1alpha1()
+    document["spec"] |= {"min-instance": 2, "max-instance": 2}
+    job = parse(document).job
+    (workers,) = [spec for spec in job.replica_specs if spec.role is Role.WORKER]
+    assert (workers.replicas, workers.min_replicas, workers.max_replicas) == (2, 2, 2)
+
+
 def test_tensorboard_is_not_started():
     assert paths(warnings(changed(v1alpha1(), "spec.tensorboard", {"logDir": "/logs"}))) == ["spec.tensorboard"]
 
