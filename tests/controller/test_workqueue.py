@@ -490,6 +490,32 @@ def test_where_one_kind_shows_that_the_server_was_set_back_the_others_are_listed
         driver.stop()
 
 
+def test_where_one_kind_has_survived_an_outage_pods_are_listed_before_anything_is_decided(world: World) -> None:
+    """Of a restored server a job may be back, and its pods, too: they would be taken for evicted ones."""
+    held, begun = threading.Event(), threading.Event()
+
+    def hold(verb: str, resource: Resource, *_: Any, **__: Any) -> None:
+        if (verb, resource) == ("list", PODS) and begun.is_set():
+            held.wait(SECONDS)
+
+    driver = Controller(disturbed(world.memory, hold), clock=world.clock, monotonic=world.clock)
+    driver.informers.start()
+    try:
+        assert driver.informers.wait_synced(SECONDS)
+        pods, jobs = (driver.informers._informers[kind] for kind in (PODS, TFJOBS))
+        jobs._recovered(pods.listed_at)
+        assert driver.informers.synced(), "its list is younger than the outage"
+        begun.set()
+        jobs._recovered(pods.listed_at + 0.001)
+        assert not driver.informers.synced()
+        assert jobs.synced()
+        held.set()
+        assert driver.informers.wait_synced(SECONDS)
+    finally:
+        held.set()
+        driver.stop()
+
+
 @pytest.mark.parametrize(
     ("steps", "again"),
     [

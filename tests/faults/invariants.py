@@ -241,9 +241,11 @@ class Invariants(Record):
 
     def _decided_by(self, author: Author, but: Key) -> list[Object]:
         """The other jobs that a controller decides about. Those that another one leads it knows by their pods only: a
-        place that both give away is repaired by the timeout for pods that do not start."""
+        place that both give away is repaired by the timeout for pods that do not start; so is that of a job whose spec
+        was spoiled before the next leader knew it (core/reconciler/accepted_spec.py)."""
         kinds = author.kinds - author.unserved
-        return [job for other, job in self.of(*JOBS) if other != but and other.kind in kinds]
+        found = (job for other, job in self.of(*JOBS) if other != but and other.kind in kinds)
+        return [job for job in found if not self.forgotten(job)]
 
     def _pinned_in_vain(self, jobs: list[Object]) -> Decimal:
         """The CPUs of pods to come that are to have a node which other pods of their job have filled meanwhile."""

@@ -147,6 +147,10 @@ class Record:
             known = self._read[uid(stored)] = version, stored, read_stored_spec(stored, status, previous)
         return known[2].job
 
+    def forgotten(self, stored: Object) -> bool:
+        """Whether a controller that was away when a job's spec was edited cannot know what the job asks for."""
+        return read_stored_spec(stored, self.memory(stored), None).job is None
+
     def memory(self, stored: Object) -> Status:
         """What a stored job remembers."""
         return load_status(stored_status(stored))

@@ -373,6 +373,23 @@ def test_a_server_that_has_just_started_is_asked_for_a_list() -> None:
         scene.expect(["a@40"], ["list", "watch 50", "watch 50", "list", "watch 54"])
 
 
+def test_says_once_that_an_outage_is_over_before_what_has_changed() -> None:
+    """The caches of other kinds may be older than the outage: with them nothing may be decided about the changes."""
+    said: list[tuple[bool, list[str]]] = []
+
+    def recovered(since: float) -> None:
+        said.append((began <= since <= scene.informer.listed_at, [*scene.changes]))
+
+    def script(s: Scene) -> list[Answer]:
+        begin = [listed(50, s.obj("b", 49)), watched(end=End.RESET), Refusal(403)]
+        return [*begin, listed(54, s.obj("a", 53)), watched(gone()), listed(56, s.obj("a", 55)), watched()]
+
+    began = time.monotonic()
+    with following(script, recovered=recovered) as scene:
+        scene.expect(["a@55"], ["list", "watch 50", "watch 50", "list", "watch 54", "list", "watch 56"])
+        assert said == [(True, ["->b@49"])]
+
+
 def test_a_busy_server_is_not_asked_for_a_list() -> None:
     """It answers, so it was not away, and a list is what costs it most."""
 

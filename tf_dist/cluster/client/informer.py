@@ -64,7 +64,8 @@ class Informer:
     ``Indexer``. ``changed`` is called with every change, from the informer's thread or the caller of ``put``;
     ``restarted`` with the kind and the cause when a watch ended early (``problem`` has details); ``relisted`` after
     every list. ``set_back`` is called after a list that shows that the server was set back (a backup was restored),
-    because watches of other kinds may not notice it.
+    because watches of other kinds may not notice it. ``recovered`` is called with the time of the first failure (of
+    ``runtime``) when an outage is over, before the changes: caches of other kinds may be older than the outage.
 
     ``pause`` returns the seconds to wait after a number of failures. ``optional``: without the right to read the kind,
     it counts as not served. A kind that is not served or not readable is requested again and again, because its
@@ -86,6 +87,7 @@ class Informer:
         restarted: Callable[[str, str], None] = lambda *_: None,
         relisted: Callable[[], None] = lambda: None,
         set_back: Callable[[], None] = lambda: None,
+        recovered: Callable[[float], None] = lambda _: None,
         pause: Callable[[int], float] | None = None,
         optional: bool = False,
         runtime: ThreadRuntime = SYSTEM_RUNTIME,
@@ -99,6 +101,7 @@ class Informer:
         self._restarted = restarted
         self._relisted = relisted
         self._set_back = set_back
+        self._recovered = recovered
         self._runtime = runtime
         self._pause = pause or partial(jittered_backoff, uniform=runtime.uniform)
         self._optional = optional
@@ -107,6 +110,8 @@ class Informer:
         self.absent = False  # the server does not serve the kind: that nothing is cached then says nothing else
         self.hidden: Forbidden | None = None  # why an optional kind may not be seen
         self.lists = 0  # how often everything was listed
+        self.listed_at = -math.inf  # when the last list began
+        self._outage_since = math.inf  # when the outage began that no list has followed yet
         self.last_response_at = runtime.monotonic()  # when the server last said anything
         self.last_loop_at = self.last_response_at  # when the thread last did anything
         self._version = ""  # the newest that was seen
@@ -248,7 +253,7 @@ class Informer:
                     continue
                 if away or (isinstance(error, Unavailable) and error.restarting):
                     # Its versions may be newer than ours again, and then no watch shows what it has lost.
-                    self._resume = ""
+                    self._resume, self._outage_since = "", min(self._outage_since, self._failing_since)
             except Exception as error:
                 _LOG.exception("informer failed, retrying: resource=%s", self.resource.label)
                 self._again("defect", Unavailable(str(error)))
@@ -277,6 +282,7 @@ class Informer:
         with self._lock:
             wanted, self._wanted = self._wanted, False
             doubted, self._doubted = self._doubted, False
+        began = self._runtime.monotonic()
         try:
             listed, version, set_back = self._newest(doubted=doubted)
         except Exception:
@@ -285,6 +291,9 @@ class Informer:
                 self._wanted = self._wanted or wanted
                 self._doubted = self._doubted or doubted
             raise
+        self.listed_at, since, self._outage_since = began, self._outage_since, math.inf
+        if since < math.inf:
+            self._recovered(since)
         changes = self.cache.replace(listed, parse_resource_version(version), set_back=set_back, doubted=doubted)
         for change in changes:
             self._tell(change)
@@ -369,6 +378,7 @@ class Informer:
             self._listed.clear()
         self._resume = ""
         self._again("Forbidden", error)
+        self._outage_since = min(self._outage_since, self._failing_since)  # a server that starts refuses everybody
 
     def _absent(self, hidden: Forbidden | None = None) -> bool:
         """Empty the cache, because the kind is not served, or ``hidden`` because an optional kind is forbidden. Returns

@@ -304,6 +304,7 @@ class InformerSet:
             leaves=leaves,
             restarted=partial(self._context.recorder.record, Metric.WATCH_RESTARTS),
             set_back=partial(self._set_back, kind),
+            recovered=self._list_pods_since,
             optional=optional,
             runtime=self._context.runtime,
         )
@@ -313,6 +314,15 @@ class InformerSet:
         for kind, informer in self._informers.items():
             if kind != noticed:
                 informer.relist(doubted=True)
+
+    def _list_pods_since(self, outage: float) -> None:
+        """List the pods before anything is decided about what was listed after an outage.
+
+        Jobs of a restored server may be back, and their pods with them, which would be taken for evicted ones.
+        """
+        pods = self._informers[PODS]
+        if pods.listed_at < outage:
+            pods.relist()
 
     # How they are
 
