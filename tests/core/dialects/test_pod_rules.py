@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.core.dialects.documents import changed, only_error, paths, template, v1, warnings
+from tests.core.dialects.documents import changed, errors, only_error, paths, template, v1, warnings
 from tf_dist.core.dialects import parse
 
 AT = "spec.tfReplicaSpecs.Chief.template"
@@ -285,6 +285,69 @@ def test_reports_what_an_api_server_refuses_in_metadata(metadata: dict[str, Any]
     problem = only_error(with_pod({}, {}, metadata))
     assert problem.path == f"{AT}.metadata.{path}"
     assert problem.hint or path == "labels"
+
+
+REQUIRED_FIELDS: list[tuple[dict[str, Any], str]] = [
+    (volume(persistentVolumeClaim={}), "volumes[0].persistentVolumeClaim.claimName"),
+    (volume(configMap={}), "volumes[0].configMap.name"),
+    (volume(secret={}), "volumes[0].secret.secretName"),
+    (volume(projected={"sources": [{"configMap": {}}]}), "volumes[0].projected.sources[0].configMap.name"),
+    (volume(projected={"sources": [{"secret": {}}]}), "volumes[0].projected.sources[0].secret.name"),
+    ({"dnsConfig": {"options": [{"value": "1"}]}}, "dnsConfig.options[0].name"),
+    (
+        {"topologySpreadConstraints": [{"maxSkew": 1, "whenUnsatisfiable": "ScheduleAnyway"}]},
+        "topologySpreadConstraints[0].topologyKey",
+    ),
+    (
+        {"topologySpreadConstraints": [{"topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}]},
+        "topologySpreadConstraints[0].maxSkew",
+    ),
+    (
+        {"affinity": {"podAffinity": {PREFERRED_TERMS: [{"podAffinityTerm": {"topologyKey": "zone"}}]}}},
+        f"affinity.podAffinity.{PREFERRED_TERMS}[0].weight",
+    ),
+    (
+        {"affinity": {"nodeAffinity": {PREFERRED_TERMS: [{"preference": {}}]}}},
+        f"affinity.nodeAffinity.{PREFERRED_TERMS}[0].weight",
+    ),
+    (
+        {"affinity": {"nodeAffinity": {REQUIRED_TERMS: {}}}},
+        f"affinity.nodeAffinity.{REQUIRED_TERMS}.nodeSelectorTerms",
+    ),
+    (
+        together(labelSelector={"matchExpressions": [{"operator": "Exists"}]}),
+        f"affinity.podAffinity.{REQUIRED_TERMS}[0].labelSelector.matchExpressions[0].key",
+    ),
+]
+REQUIRED_FIELDS_OF_CONTAINERS: list[tuple[dict[str, Any], str]] = [
+    ({"ports": [{"name": "a"}]}, "ports[0].containerPort"),
+    ({"env": [{"value": "a"}]}, "env[0].name"),
+    ({"volumeMounts": [{"name": "data"}]}, "volumeMounts[0].mountPath"),
+    (source(configMapKeyRef={"key": "k"}), "env[0].valueFrom.configMapKeyRef.name"),
+    (source(configMapKeyRef={"name": "c"}), "env[0].valueFrom.configMapKeyRef.key"),
+    (source(secretKeyRef={"key": "k"}), "env[0].valueFrom.secretKeyRef.name"),
+    (source(secretKeyRef={"name": "s"}), "env[0].valueFrom.secretKeyRef.key"),
+    ({"envFrom": [{"configMapRef": {}}]}, "envFrom[0].configMapRef.name"),
+    ({"envFrom": [{"secretRef": {}}]}, "envFrom[0].secretRef.name"),
+    ({"livenessProbe": {"exec": {}}}, "livenessProbe.exec.command"),
+    (
+        {"livenessProbe": {"httpGet": {"port": 1, "httpHeaders": [{"value": "a"}]}}},
+        "livenessProbe.httpGet.httpHeaders[0].name",
+    ),
+    ({"image": None}, "image"),
+]
+
+
+@pytest.mark.parametrize(
+    ("spec", "container", "path"),
+    [
+        *((spec, {}, path) for spec, path in REQUIRED_FIELDS),
+        *(({}, container, f"containers[0].{path}") for container, path in REQUIRED_FIELDS_OF_CONTAINERS),
+    ],
+)
+def test_says_which_field_is_missing_and_what_to_add(spec: dict[str, Any], container: dict[str, Any], path: str):
+    problems = {problem.path: problem for problem in errors(with_pod(spec, container))}
+    assert problems[f"{AT}.spec.{path}"].hint.startswith("add ")
 
 
 TAKEN_SPECS: list[dict[str, Any]] = [
