@@ -509,8 +509,13 @@ def test_where_one_kind_has_survived_an_outage_pods_are_listed_before_anything_i
         jobs._recovered(pods.listed_at + 0.001)
         assert not driver.informers.synced()
         assert jobs.synced()
+        world.submit(tfjob())
+        ref = JobRef(TFJOBS, "default", "mnist")
+        until(lambda: ref in driver._dirty, SECONDS)
+        assert driver._take_in(False) == set(), "a round that had begun before takes none of it in"
         held.set()
         assert driver.informers.wait_synced(SECONDS)
+        assert driver._take_in(False) == {ref}
     finally:
         held.set()
         driver.stop()

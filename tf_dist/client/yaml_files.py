@@ -101,10 +101,8 @@ def _keys(node: yaml.MappingNode, place: _NodePath | None) -> Iterator[tuple[int
         elif not name.isprintable():
             visible = "".join(filter(str.isprintable, name))
             codes = ", ".join(dict.fromkeys(f"U+{ord(one):04X}" for one in name if not one.isprintable()))
-            yield (
-                line,
-                Problem(_NodePath(place, visible, 0).path(), _INVISIBLE, f"remove {codes}, and indent with spaces"),
-            )
+            hint = f"remove {codes}, and indent with spaces"
+            yield line, Problem(_NodePath(place, visible, 0).path(), _INVISIBLE, hint)
         elif name in lines:
             yield line, Problem(path, f"appears twice: on line {lines[name]} too", "keep one of them")
         lines[name] = line

@@ -289,6 +289,9 @@ class Controller:
     def _take_in(self, everything: bool) -> set[JobRef]:
         """Read the changed jobs. Returns those that a worker must reconcile."""
         with self._lock:
+            if not self.informers.synced():  # since this round began: changes that came later must wait for the lists
+                self._doubt()
+                return set()
             dirty, self._dirty = self._dirty, {}
         if everything:
             dirty |= dict.fromkeys({*self._job_index, *(ref for ref, _ in self.informers.jobs())} - dirty.keys(), False)

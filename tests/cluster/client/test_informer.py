@@ -305,16 +305,20 @@ def test_retries_soon_when_a_server_returns_with_older_lists() -> None:
 
 
 def test_reports_a_restored_server_once() -> None:
-    """What follows other kinds may have been overtaken by the restored server, and notices nothing."""
-    said: list[int] = []
+    """What follows other kinds may have been overtaken by the restored server, and notices nothing.
+
+    It is reported before the changes, so that nobody decides about them with what other kinds were before.
+    """
+    said: list[tuple[int, list[str]]] = []
 
     def script(s: Scene) -> list[Answer]:
         older = [listed(45, s.obj("a", 40)) for _ in range(9)]
         return [listed(50, s.obj("a", 48)), watched(gone()), *older, watched()]
 
-    with following(script, set_back=lambda: said.append(len(scene.server.said()))) as scene:
+    with following(script, set_back=lambda: said.append((len(scene.server.said()), [*scene.changes]))) as scene:
         scene.expect(["a@40"], ["list", "watch 50", *["list"] * 9, "watch 45"])
-        assert said == [11]
+        assert said == [(11, ["->a@48"])]
+        scene.told("->a@48", "a@48>a@40")
 
 
 def test_a_server_that_was_set_back_and_has_overtaken_us_since_is_noticed_by_what_a_list_shows() -> None:

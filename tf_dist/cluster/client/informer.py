@@ -63,9 +63,9 @@ class Informer:
     ``keep`` reduces an object to what is cached (it must keep ``metadata``). For ``index`` and ``leaves`` see
     ``Indexer``. ``changed`` is called with every change, from the informer's thread or the caller of ``put``;
     ``restarted`` with the kind and the cause when a watch ended early (``problem`` has details); ``relisted`` after
-    every list. ``set_back`` is called after a list that shows that the server was set back (a backup was restored),
-    because watches of other kinds may not notice it. ``recovered`` is called with the time of the first failure (of
-    ``runtime``) when an outage is over, before the changes: caches of other kinds may be older than the outage.
+    every list. Two are called before the changes of a list: ``set_back`` if it shows that the server was set back (a
+    backup was restored), because watches of other kinds may not notice it; and ``recovered`` after an outage, with the
+    time of its first failure (of ``runtime``), because the caches of other kinds may be older.
 
     ``pause`` returns the seconds to wait after a number of failures. ``optional``: without the right to read the kind,
     it counts as not served. A kind that is not served or not readable is requested again and again, because its
@@ -295,6 +295,9 @@ class Informer:
         if since < math.inf:
             self._recovered(since)
         changes = self.cache.replace(listed, parse_resource_version(version), set_back=set_back, doubted=doubted)
+        # Lists that are made because of doubt are made of all kinds: what they show is not news.
+        if not doubted and (set_back or any(_goes_back(change) for change in changes)):
+            self._set_back()
         for change in changes:
             self._tell(change)
         self._version = self._resume = version
@@ -307,9 +310,6 @@ class Informer:
             if not self._wanted:
                 self._listed.set()
         self._relisted()
-        # Lists that are made because of doubt are made of all kinds: what they show is not news.
-        if not doubted and (set_back or any(_goes_back(change) for change in changes)):
-            self._set_back()
 
     def _newest(self, *, doubted: bool) -> tuple[list[Object], str, bool]:
         """The complete list, its version, and whether the server was set back:

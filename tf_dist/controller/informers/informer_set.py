@@ -304,7 +304,7 @@ class InformerSet:
             leaves=leaves,
             restarted=partial(self._context.recorder.record, Metric.WATCH_RESTARTS),
             set_back=partial(self._set_back, kind),
-            recovered=self._list_pods_since,
+            recovered=self._list_pods_since if kind in self._settings.job_kinds else lambda _: None,
             optional=optional,
             runtime=self._context.runtime,
         )
@@ -316,9 +316,9 @@ class InformerSet:
                 informer.relist(doubted=True)
 
     def _list_pods_since(self, outage: float) -> None:
-        """List the pods before anything is decided about what was listed after an outage.
+        """List the pods before anything is decided about jobs that were listed after an outage.
 
-        Jobs of a restored server may be back, and their pods with them, which would be taken for evicted ones.
+        Those of a restored server may be back, and their pods with them, which would be taken for evicted ones.
         """
         pods = self._informers[PODS]
         if pods.listed_at < outage:
