@@ -19,7 +19,7 @@ import numpy as np
 from benchmarks import naive_place
 from benchmarks.measure import Measured, Row, Target, benchmark
 from tf_dist.core.gang.placement.node_snapshot import NodeSnapshot, NodeTable
-from tf_dist.core.gang.placement.pod_sets import PodClass
+from tf_dist.core.gang.placement.pod_sets import ABSENT, PodClass
 from tf_dist.core.gang.placement.search import place_gang
 from tf_dist.core.gang.types import Node, PodSet, TopologyRequest
 
@@ -165,8 +165,9 @@ def _naive(cluster: Filled, size: int) -> dict[str, list[float]]:
 
 def _bare_scan(table: NodeTable) -> list[float]:
     """Microseconds for no more than the count of one shape's pods on every node, as floats of half the size."""
-    free = np.ascontiguousarray(table.free, np.float32)
-    asked = np.float32([2000, 1 << 33, 1, 1])[: len(free), None]
+    counted = [column for column in range(table.columns) if column != ABSENT]  # CPU, memory, pods and GPUs
+    free = np.ascontiguousarray(table.free[counted], np.float32)
+    asked = np.float32([[2000], [1 << 33], [1], [1]])
     took = []
     for _ in range(220):
         began = time.thread_time()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 import benchmarks.__main__ as command
+from benchmarks.measure import BENCHMARKS
 from benchmarks.page import details, page
 from benchmarks.peers import table as peers
 
@@ -28,3 +31,12 @@ def test_every_row_is_in_the_results_once_with_its_conditions_or_the_reason_why_
             assert one["runs"] > 0
         else:
             assert one["not_measured"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", ["place", "gang", "reconcile", "store"])
+def test_quick_benchmarks_run(group: str) -> None:
+    """A change of the code may break a benchmark that nobody runs for weeks."""
+    found = [row for one in BENCHMARKS if one.rows[0].group == group for row in command.taken(one)]
+    assert found
+    assert [row["not_measured"] for row in found if "value" not in row] == []
