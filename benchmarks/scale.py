@@ -423,7 +423,7 @@ def charts(found: Mapping[str, Any]) -> dict[str, str]:
     loads = {name: [(n, Load(n, duration, found["costs"])) for n in NODES] for name, duration in DURATIONS.items()}
     etcd = {f"{n:,} nodes": [(w, Load(n, 1.0, found["costs"]).gib(w)) for w in WAITING] for n in NODES}
     return {
-        "scale-arbiter.svg": chart(
+        "scale-decision.svg": chart(
             "A decision after a gang has ended", "gangs that wait", "milliseconds", over_waiting("release_ms"), {}
         ),
         "scale-memory.svg": chart(

@@ -25,7 +25,7 @@ def document(name: str, **spec: Any) -> dict[str, Any]:
 
 
 def report(memory: MemoryCluster, **gpus: int) -> None:
-    """Write the status of every queue, as the arbiter would with so many GPUs in use."""
+    """Write the status of every queue, as the leader does when this many GPUs are in use."""
     stored = memory.list(QUEUES).items
     quotas = Quotas([read_queue(one) for one in stored])
     for name, count in gpus.items():
