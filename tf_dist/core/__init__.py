@@ -1,1 +1,1 @@
-"""Decisions: pure functions over values. No clock, no dice, no I/O; import-linter holds it to that."""
+"""Decisions: pure functions without a clock, randomness or I/O. import-linter checks their imports."""

@@ -1,1 +1,1 @@
-"""Explanations for users: why a job waits or failed, how it ended, what its replicas do."""
+"""Explanations for users: why a job waits or failed, how it ended, and what its replicas do."""

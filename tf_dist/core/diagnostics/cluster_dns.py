@@ -1,7 +1,7 @@
-"""How long CoreDNS caches negative answers about names of the cluster, by its Corefile.
+"""The time for which CoreDNS caches negative answers about names of the cluster, from its Corefile.
 
-A headless Service has no name until its pod has an address. A replica that resolves a peer before that gets the cached
-negative answer for this time: see docs/decisions/names-before-addresses.md.
+The name of a headless Service does not resolve until its pod has an address. If a replica resolves a peer earlier, it
+gets the cached negative answer for this time (docs/decisions/names-before-addresses.md).
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-# CoreDNS's own defaults, in seconds: ``ttl`` of the plugin kubernetes, and the longest that the plugin cache keeps.
+# Defaults of CoreDNS, in seconds: ``ttl`` of the plugin kubernetes, and the limit of negative answers in the cache.
 _TTL: Final = 5.0
 _LONGEST: Final = 1800.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Directive:
-    """A line of a Corefile: its first word, the others, and the lines of its block."""
+    """A line of a Corefile: its first word, its other words, and the lines of its block."""
 
     name: str
     arguments: tuple[str, ...]
     block: tuple[_Directive, ...] = ()
 
     def find(self, name: str, first: str = "") -> _Directive | None:
-        """The line of the block with this name and, if one is given, this first argument."""
+        """The line of the block with this name and, if given, this first argument."""
         return next(
             (one for one in self.block if one.name == name and (not first or one.arguments[:1] == (first,))), None
         )
@@ -50,7 +50,7 @@ def _directives(lines: Iterator[str]) -> tuple[_Directive, ...]:
 
 
 def _denial(server: _Directive) -> float:
-    """Negative answers are cached for the TTL of the zone, up to the limit of the cache."""
+    """The seconds of a server block: the TTL of the zone, up to the limit of the cache."""
     kubernetes, cache = server.find("kubernetes"), server.find("cache")
     if kubernetes is None or cache is None:
         return 0.0
@@ -68,7 +68,7 @@ def _denial(server: _Directive) -> float:
 
 
 def _covers(zones: list[str] | tuple[str, ...], domains: tuple[str, ...]) -> bool:
-    """Whether zones (none: all) contain the domain of the cluster."""
+    """Whether zones contain the domain of the cluster. An empty list contains all domains."""
     stated = [zone.strip(".") for zone in zones]
     return not stated or any(
         not zone or f".{domain.strip('.')}".endswith(f".{zone}") for zone in stated for domain in domains

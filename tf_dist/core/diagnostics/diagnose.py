@@ -1,6 +1,6 @@
 """Diagnosis of a job: why it waits or failed, and what to do.
 
-Categories are a contract for tools: new ones may be added, existing ones are never renamed.
+Categories are a contract for tools: new categories may be added, and existing categories are never renamed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tf_dist.errors import InvalidJob
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """One finding: ``summary`` for a line, ``detail`` as evidence (log lines, messages), ``resolution`` what to do."""
+    """A finding: ``summary``: one line. ``detail``: evidence (log lines, messages). ``resolution``: what to do."""
 
     level: Level
     category: Category
@@ -42,7 +42,7 @@ class Diagnosis:
 
 
 def _reason_diagnosis(row: Row, summary: str) -> Diagnosis:
-    """A diagnosis from the registry's row of a reason, with this summary. A refusal may have a better advice."""
+    """A diagnosis from a reason's row in the registry, with this summary. A refusal may have more specific advice."""
     category = row.category or Category.FAILURE
     known = message_advice(summary) if category is Category.REFUSED else ""
     return Diagnosis(row.level, category, summary, resolution=known or row.advice)
@@ -55,7 +55,7 @@ _AMOUNT: Final = re.compile(r"([\w./-]+) ([\w.]+)(?=,| on \d)")
 def _larger_node(job: Job, message: str) -> str:
     """The option with which this machine pretends to have the resources that the message names."""
     _, too_small, said = message.partition(_WHOLE_CLUSTER)
-    there = dict(_AMOUNT.findall(said))  # empty where each pod fits alone, and not all of them together
+    there = dict(_AMOUNT.findall(said))  # empty if each pod fits alone, but not all pods together
     needed = add_resources(
         {name: value * spec.replicas for name, value in pod_requests(spec.pod_spec).items()}
         for spec in job.replica_specs
@@ -83,7 +83,7 @@ def pending_reasons(job: Job, status: Status) -> Iterator[Diagnosis]:
             advice = "ask for less or for fewer replicas, or have the ResourceQuota raised"
         found = replace(found, resolution=advice)
     yield found
-    # In the status, what it waits for now soon overwrites why it lost its admission.
+    # The reason of the wait soon overwrites the reason of the lost admission in the status.
     failure = status.failure
     lost = reason_row(failure.event) if failure is not None and failure.event != status.reason else None
     if failure is not None and lost is not None and lost.group is Group.WAITING:
@@ -96,11 +96,11 @@ _NO_KEY_IN_VOLUME: Final = re.compile(r"references non-existent (?:config|secret
 _KINDS: Final = {"configmap": "ConfigMap", "secret": "Secret", "persistentvolumeclaim": "PersistentVolumeClaim"}
 _ATTACHED_ELSEWHERE: Final = "Multi-Attach error"
 _POD_SECURITY: Final = "violates PodSecurity"
-_RUNS_AS_ROOT: Final = "container has runAsNonRoot"  # and an image whose user is root, or has no number
+_RUNS_AS_ROOT: Final = "container has runAsNonRoot"  # and the image's user is root, or is not a number
 
 
 def message_advice(message: str) -> str:
-    """What to do about a pod that is refused or cannot start, by Kubernetes' message; "" if the message is unknown."""
+    """The advice for a pod that is refused or cannot start, by Kubernetes' message; "" for unknown messages."""
     if _POD_SECURITY in message or _RUNS_AS_ROOT in message:
         return (
             "add securityContext to the template: for the pods runAsNonRoot: true, runAsUser: 1000 and seccompProfile: "
@@ -124,10 +124,10 @@ def message_advice(message: str) -> str:
 
 
 Logs = Mapping[str, Sequence[str]]
-"""The last lines of replicas, by their names, as far as a client has read them."""
+"""The last log lines that a client has read, by the names of replicas."""
 _NO_LOGS: Final[Logs] = {}
 VolumeEvents = Mapping[str, str]
-"""The last message about a volume that cannot be mounted, by pod. A kubelet reports it only in Events."""
+"""The last message about a volume that cannot be mounted, by pod. Kubelets report these messages only in Events."""
 _NO_EVENTS: Final[VolumeEvents] = {}
 VOLUME_REASONS: Final = frozenset({"FailedMount", "FailedAttachVolume", "FailedMapVolume"})
 """The reasons of these Events."""
@@ -141,10 +141,10 @@ def diagnose(
     logs: Logs = _NO_LOGS,
     volumes: VolumeEvents = _NO_EVENTS,
 ) -> tuple[Diagnosis, ...]:
-    """The diagnoses of a job at this moment, most important first; never empty.
+    """The diagnoses of a job at the time ``now``, most important first; never empty.
 
-    ``logs``: the ends of logs, in addition to those that pods and the status have for failed containers. ``volumes``:
-    the messages of Events about volumes that cannot be mounted.
+    ``logs``: the ends of logs, in addition to those of failed containers in pods and in the status. ``volumes``: the
+    messages of Events about volumes that cannot be mounted.
     """
     s = read_context(job, status, Observed(now=now, pods=pods))
     found: list[Diagnosis] = []
@@ -166,7 +166,7 @@ def diagnose(
 
 
 def diagnose_logs(job: Job, logs: Logs) -> Iterator[Diagnosis]:
-    """Warnings from log lines, independent of the outcome; each warning once, for the first replica that has it."""
+    """Warnings from log lines, independent of the outcome. Each warning is reported once, for its first replica."""
     said = set[str]()
     asking = {spec.type for spec in job.replica_specs if logs and "nvidia.com/gpu" in pod_requests(spec.pod_spec)}
     for replica, lines in logs.items():
@@ -196,7 +196,7 @@ def diagnose_managed_elsewhere(manager: str) -> Diagnosis:
 
 
 def diagnose_deletion(stored: Document) -> tuple[Diagnosis, ...]:
-    """The diagnosis of a raw job that is being deleted; empty if it is not."""
+    """The diagnosis of a raw job that is being deleted; empty for other jobs."""
     metadata = mapping(stored.get("metadata"))
     if "deletionTimestamp" not in metadata:
         return ()
@@ -207,7 +207,7 @@ def diagnose_deletion(stored: Document) -> tuple[Diagnosis, ...]:
 
 
 def diagnose_newer_format(stored: Document) -> tuple[Diagnosis, ...]:
-    """The diagnosis of a raw status that a newer release wrote; empty if none did."""
+    """The diagnosis of a raw status that a newer release wrote; empty for other statuses."""
     try:
         check_version(stored)
     except NewerStatusFormat as problem:
@@ -304,7 +304,7 @@ def _of_life(s: ReconcileContext, logs: Logs, volumes: VolumeEvents) -> Iterator
     elif not status.admission_holds:
         yield _reason_diagnosis(Reason.UNSCHEDULABLE.row, status.message)
     for pod in sorted(facts.current.values(), key=lambda pod: pod.replica):
-        # With another gang scheduler the gang may wait as pods without nodes: that is diagnosed above.
+        # With another gang scheduler, the gang may wait as pods without nodes, which is diagnosed above.
         if status.admission is not None or pod.has_node:
             yield from _of_pod(pod, s.now, logs, volumes.get(pod.name, ""))
         if pod.replica not in facts.succeeded:
@@ -337,11 +337,11 @@ def _of_life(s: ReconcileContext, logs: Logs, volumes: VolumeEvents) -> Iterator
 
 
 _STARTING: Final = ("", "ContainerCreating", "PodInitializing")
-# Seconds after which a pod without any word of a scheduler is one that no scheduler will look at.
+# Seconds after which a pod that no scheduler has processed counts as ignored by all schedulers.
 _SCHEDULER_SILENCE: Final = 30.0
 
 
-# Seconds for which a pod may wait for what is created together with its job.
+# Seconds that a pod may wait for objects that are created together with its job.
 _CREATED_TOGETHER: Final = 10.0
 
 
@@ -379,7 +379,7 @@ def _of_pod(pod: PodView, now: float, logs: Logs, volume: str) -> Iterator[Diagn
 
 
 def _of_sidecar(job: Job, pod: PodView) -> Iterator[Diagnosis]:
-    """A pod that other containers keep running: TFJob v1 and Volcano evaluate its phase, as the originals do."""
+    """A warning about a pod that other containers keep running, because TFJob v1 and Volcano evaluate its phase."""
     spec = job.spec(pod.replica.type)
     if not pod.sidecar_runs or pod.exit is None or pod.deleting or spec is None:
         return
@@ -396,7 +396,7 @@ def _of_sidecar(job: Job, pod: PodView) -> Iterator[Diagnosis]:
 def _waiting(pod: PodView, reason: str, message: str) -> Diagnosis:
     row = reason_row(stable_reason(reason))
     category, advice = row.category or Category.STARTING, message_advice(message) or row.advice
-    # Nodes differ in the images that they have, and in the registries that they reach.
+    # Nodes differ in the images that they have, and in the registries that they can reach.
     evidence = f"on node {pod.node}: {message}" if category is Category.IMAGE and pod.node else message
     if reason == Reason.CRASH_LOOP_BACK_OFF and pod.last_exit is not None:
         said = pod.last_exit.message.splitlines()

@@ -15,7 +15,10 @@ _CONTROLS: Final = re.compile(r"\x1b\[[0-9;?]*[A-LN-Za-ln-z]|\x1b[^\[]|[\x00-\x0
 
 
 def visible_text(text: str) -> str:
-    """The final text of a line: progress bars overwrite themselves, and only colour sequences may reach a terminal."""
+    """The visible text of a line, without text that a progress bar overwrote, and without control sequences.
+
+    Colour sequences are kept.
+    """
     shown = next((part for part in reversed(text.split("\r")) if part), "")
     return _CONTROLS.sub("", shown)
 
@@ -37,12 +40,12 @@ def format_duration(seconds: float) -> str:
 
 
 def format_age(since: float | None, now: float) -> str:
-    """How long ago, ``-`` if unknown."""
+    """The time since then; ``-``: unknown."""
     return "-" if since is None else format_duration(max(0.0, float(int(now - since)))).replace(".0s", "s")
 
 
 def format_number(value: float | None) -> str:
-    """A metric: whole numbers as they are, others with four significant digits."""
+    """A metric: whole numbers unchanged, others with four decimals or, if very small or large, four digits."""
     if value is None:
         return ""
     if math.isfinite(value) and value == int(value) and abs(value) < 1e15:
@@ -60,7 +63,7 @@ def format_hours(seconds: float) -> str:
 
 
 def usage_text(usage: Usage) -> str:
-    """``12.5 GPU hours, 2.1 lost``, or replica hours of a job without GPUs; "" for what is less than 0.01."""
+    """``12.5 GPU hours, 2.1 lost``, or replica hours of a job without GPUs; "" for less than 0.01 hours."""
     of_gpus = usage.gpus.held > 0
     spent = usage.gpus if of_gpus else usage.replicas
     if spent.held < _LEAST_HOURS:

@@ -1,6 +1,6 @@
 """The end of a replica's log as evidence of a failure: the exception, its location, and the lines before it.
 
-Tensors, repeated lines and start-up lines of TensorFlow's libraries are left out, because they fill the end of most
+Tensors, repeated lines and start-up lines of TensorFlow's libraries are omitted, because they fill the end of most
 logs.
 """
 
@@ -11,15 +11,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-_LINES: Final = 10  # that are shown of a log whose exception is known
-_MORE_LINES: Final = 40  # that are shown of another one
-_LONGEST: Final = 300  # characters of a line
-_LONGEST_MESSAGE: Final = 2000  # lines of an exception whose brackets are open
-_READ: Final = 4096  # characters of a line that are looked at
+_LINES: Final = 10  # lines shown of a log with a known exception
+_MORE_LINES: Final = 40  # lines shown of a log without a known exception
+_LONGEST: Final = 300  # characters shown of a line
+_LONGEST_MESSAGE: Final = 2000  # maximum number of lines of an exception with open brackets
+_READ: Final = 4096  # characters of a line that are read
 
 _TRACEBACK: Final = re.compile(r"\s*Traceback \(most recent call last\):")
 _FRAME: Final = re.compile(r'\s+File "([^"]+)", line (\d+)(?:, in (.+))?')
-_IGNORED: Final = "Exception ignored in"  # at the end of a process; what follows is not a reason
+_IGNORED: Final = "Exception ignored in"  # at the end of a process; the exception is not the reason of the failure
 _CHAINED: Final = re.compile(r"During handling of the above exception|The above exception was the direct cause")
 _LIBRARY: Final = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|^<frozen ")
 _CARETS: Final = re.compile(r"\s*[~^]+\s*$")
@@ -27,7 +27,7 @@ _NOISE: Final = re.compile(
     r"[IW]\d{4} \d\d:\d\d:\d\d|[IW]0000 00:00:\d|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IW] "
     r"|WARNING: All log messages before absl|To enable the following instructions: "
 )
-# What is left of a line of a printed array when its numbers are taken out.
+# The parts of a line of a printed array. If nothing else is in a line, the line is part of an array.
 _ARRAY_WORDS: Final = re.compile(
     r"(?:tf\.Tensor|array)\(|(?:dtype|shape|numpy)=[\w.()<>, ]*|\b(?:nan|inf|e)\b|[\d\s.,eE+\-\[\]()>'…]"
 )
@@ -37,7 +37,7 @@ _VARIABLE: Final = re.compile(r"\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|[━─╸╺=>.]
 
 @dataclass(slots=True)
 class _Traceback:
-    """One traceback of a log; ``exception`` is "" until its last line has come."""
+    """A traceback of a log. ``exception`` is "" until the last line of the traceback is read."""
 
     ignored: bool
     frames: list[str] = field(default_factory=list)
@@ -46,7 +46,7 @@ class _Traceback:
 
     @property
     def place(self) -> Iterator[str]:
-        """The innermost frame outside installed packages, and its line of source."""
+        """The innermost frame outside installed packages, and its source line."""
         own = [frame for frame in self.frames if (found := _FRAME.match(frame)) and not _LIBRARY.search(found[1])]
         for frame in (own or self.frames)[-1:]:
             yield f"  {frame.strip()}"
@@ -66,7 +66,7 @@ def log_evidence(lines: Sequence[str]) -> str:
 
 
 def _read(lines: Sequence[str]) -> tuple[_Traceback | None, list[str]]:
-    """The last traceback of a log, and the lines outside of tracebacks."""
+    """The last traceback of a log, and the lines outside tracebacks."""
     last: _Traceback | None = None
     now: _Traceback | None = None
     others: list[str] = []
@@ -103,7 +103,7 @@ def _depth(line: str) -> int:
 
 
 def _closing(lines: Sequence[str], first: int) -> int:
-    """The index of the line that closes the brackets of an exception's line, or of that line itself."""
+    """The index of the line that closes the brackets of an exception's line, otherwise the index of that line."""
     depth = 0
     for number, line in enumerate(lines[first : first + _LONGEST_MESSAGE], start=first):
         depth += _depth(line[:_READ])
@@ -123,7 +123,7 @@ def _shortened(line: str) -> str:
 
 
 def _folded(lines: Iterable[str]) -> list[str]:
-    """The lines. Of consecutive lines that differ only in numbers, the last, with their count."""
+    """The lines. Consecutive lines that differ only in numbers are replaced by the last of them, with their count."""
     folded: list[tuple[str, str, int]] = []
     for line in lines:
         shape = _VARIABLE.sub("0", line)

@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 
 class Gpus(StrEnum):
-    """The replicas to which a rule applies. In a job with GPUs, a replica without a GPU has none on purpose."""
+    """The replicas to which a rule applies. In a job with GPUs, a replica without a GPU is intended."""
 
     ANY = "any"
     ASKED = "asked"
@@ -21,17 +21,17 @@ class LogRule:
     """The meaning of a text in a log."""
 
     texts: tuple[str, ...]
-    """The texts, of which one must be in the log."""
+    """The alternative texts. The rule matches if the log contains any of them."""
     category: Literal["command", "configuration"]
     """The category of the diagnosis."""
     summary: str
     """The text of a warning, after the name of the replica."""
     resolution: str
-    """What helps."""
+    """What to do."""
     ends: bool = True
-    """Whether it usually ends the program. Then it explains a failure, and is not a warning while the job runs."""
+    """Whether the error usually ends the program. Then the rule explains a failure, and does not warn while it runs."""
     gpus: Gpus = Gpus.ANY
-    """Whether it applies only to replicas that request a GPU, or only to jobs that request none."""
+    """Whether the rule applies only to replicas that request a GPU, or only to jobs that request no GPU."""
 
 
 _LEGACY_KERAS: Final = (
@@ -50,7 +50,7 @@ LOG_RULES: Final = (
         ),
     ),
     LogRule(
-        texts=("was not installed, see the lines before",),  # what the init container of packages writes
+        texts=("was not installed, see the lines before",),  # the output of the init container for packages
         category="configuration",
         summary="cannot install a package",
         resolution=(
@@ -116,7 +116,7 @@ LOG_RULES: Final = (
         ends=False,
     ),
     LogRule(
-        # As env, bash, dash and this machine's kubelet print the carriage return.
+        # The carriage return in the messages of env, bash, dash and the embedded kubelet.
         texts=(
             "\\r': No such file",
             "\\r\u2019: No such file",
@@ -153,12 +153,12 @@ LOG_RULES: Final = (
 
 
 def known_failure(text: str) -> LogRule | None:
-    """The first rule that the end of a failed program's log matches."""
+    """The first rule that matches the end of a failed program's log."""
     return next((rule for rule in LOG_RULES if any(one in text for one in rule.texts)), None)
 
 
 def known_warnings(lines: Sequence[str], gpus: Gpus) -> Iterator[LogRule]:
-    """The rules, among those that do not end a program, that lines of a running program match."""
+    """The rules that match lines of a running program, among the rules for errors that do not end a program."""
     text = "\n".join(lines)
     for rule in LOG_RULES:
         if not rule.ends and rule.gpus in (Gpus.ANY, gpus) and any(one in text for one in rule.texts):

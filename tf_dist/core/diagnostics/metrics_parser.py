@@ -1,8 +1,9 @@
-"""Parser of the metrics in replicas' log lines: ``name=value`` as Katib's collector reads it, Keras, estimators, and
-``name: value`` where the name is a usual measure of a training.
+"""Parser of the metrics in replicas' log lines.
 
-``nan`` and ``inf`` are numbers, since a loss that diverged is news. Text that only begins like a number (``10.0.0.1``,
-``3s``, ``2026-11-27``) is not. Lines of tracebacks, source and libraries have no metrics.
+The parser reads ``name=value`` as Katib's collector does, the output of Keras and of estimators, and ``name: value`` if
+the name is a usual measure of a training. ``nan`` and ``inf`` are numbers, because users must see a loss that diverged.
+Text that only begins like a number (``10.0.0.1``, ``3s``, ``2026-11-27``) is not a number. Lines of tracebacks, source
+code and libraries have no metrics.
 """
 
 from __future__ import annotations
@@ -14,12 +15,11 @@ from functools import lru_cache
 from typing import Final, Literal, Self
 
 MOST_NAMES: Final = 100
-"""The maximum number of metrics of a job, because each needs a column, an output and a copy. The first names
-are kept.
+"""The maximum number of metrics of a job, because each needs a column, an output and a copy. The first names are kept.
 """
 RESULT_MARK: Final = "tf-dist-result: "
 """The prefix of a line with the value of a ``@task.tfjob`` function, as JSON."""
-_LONGEST: Final = 4096  # characters: a metrics line is short; a longer one is data
+_LONGEST: Final = 4096  # characters: lines with metrics are short; longer lines are data
 _LONGEST_HISTORY: Final = 65_536  # characters of the history of a training, which has a number for each epoch
 
 _NUMBER: Final = r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|nan|NaN|inf)"
@@ -27,7 +27,8 @@ _UNIT: Final = (
     r"(?:[kKMGT]i?[bB]?|[bB]|bytes|[nuµm]?s|secs?|seconds?|msecs?|usecs?|min|mins|minutes?|h|hrs?|hours?|days?"
     r"|[kMG]?[hH]z|milliseconds?|microseconds?|MiB/s|[MG]B/s)"
 )
-# No part of a longer word, of a list (1,2), a date (2026-11-27, 11/27/2026), a clock, an expression (3*4), and no unit.
+# The number is not part of a longer word, a list (1,2), a date (2026-11-27, 11/27/2026), a clock time or an expression
+# (3*4), and no unit follows it.
 _END: Final = (
     r"(?![\w*+^@°]|:\S|\.\w|-\w|,\d|/\d{1,2}/\d)"
     rf"(?![ \t]+{_UNIT}(?:[^\w=:/]|/s\b|/step\b|$)(?![ \t]*=))"
@@ -46,23 +47,24 @@ _FINAL_LOSS: Final = re.compile(rf"Loss for final step: ({_NUMBER})\.?\s*$")
 _STEP_RATE: Final = re.compile(rf"(global_step/sec): ({_NUMBER})\s*$")
 _FLOAT_CALL: Final = re.compile(rf"\b(?:np\.|numpy\.)?float\d*\(({_NUMBER})\)")
 _CHECKPOINT: Final = re.compile(r"(?<![\w|.-])checkpoint[ \t]*=[ \t]*(?:\"([^\"]+)\"|'([^']+)'|([^\s,;'\"]+))")
-# Keras' ModelCheckpoint(verbose=1), estimators, and what TensorFlow's tutorials print.
+# The output of Keras' ModelCheckpoint(verbose=1), of estimators and of TensorFlow's tutorials.
 _SAVED: Final = re.compile(
     r"(?:\b[Ss]aving model to|\bSav(?:ing|ed) checkpoints? (?:for|at) (?:step |epoch )?\d+(?: (?:into|to|at)|:))"
     r"[ \t]+([^\s,;'\"]+?)\.?[ \t]*$"
 )
-# A number that is not part of a word, and that nothing tells by its size: one of ten digits may be a time.
+# A number that is not part of a word, and whose size is irrelevant: a number of ten digits may be a time.
 _ANY_NUMBER: Final = re.compile(r"(?<![\w.])\d{1,9}(?:\.\d{1,12})?(?:[eE][+-]\d\d)?(?![\w.])")
 _MANY: Final = 50
-"""The number of lines from which on it is faster to skip similar lines than to parse all."""
+"""The number of lines from which on skipping similar lines is faster than parsing all lines."""
 _ESCAPE: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
-# What begins or ends a part of a log that quotes source: its indented lines, and for a traceback the exception.
+# The lines that begin a quotation of source code in a log. It consists of the indented lines after them, and in a
+# traceback also of the exception.
 _TRACEBACK: Final = re.compile(r"\(?most recent call (?:last|first)\)?:?|^\s*File \".*\", line \d+")
 _WARNING: Final = re.compile(r"\S:\d+: \w*Warning: ")
-# Lines of compiled libraries (their source file stands before the text), of NCCL, of a shell that traces or lists its
-# environment, of a debugger or an interactive Python, and what TensorFlow says of its strategies. They are apart, for
-# every line of every log is searched for them: one expression of all costs four times as much.
+# Lines of compiled libraries (with their source file before the text), of NCCL, of a shell that traces or lists its
+# environment, of a debugger or an interactive Python, and of TensorFlow's strategies. The expressions are separate,
+# because they are matched against every line of every log, and a combined expression takes four times as long.
 _LIBRARY_BEGIN: Final = re.compile(
     r"(?:one)?dnnl?_verbose,|\s*(?:\++ |export |declare |setenv |ENV |ARG |-+> |>>> |\.\.\. )|\s*│\s*❱?\s*\d+ "
 )
@@ -78,7 +80,7 @@ _CODE: Final = re.compile(
 _CALLS: Final = re.compile(r"[\w\])]\(|[()]")
 _REPR: Final = re.compile(r"(?:^|(?<=[\s=(\[{,:]))<[A-Za-z_][^<>]*(?:>|$)")
 
-# Last words of the names of metrics, where it takes more than a number to tell them: in capitals, in a dict.
+# Last words of the names of metrics in contexts where a number alone does not make a metric: names in capitals, dicts.
 _MEASURES: Final = re.compile(
     r"loss|acc|accuracy|auc|precision|recall|f1|score|error|mae|mse|rmse|mape|perplexity|ppl|bleu|m?iou|map|lr|[wc]er"
     r"|fid|kl|ndcg|mrr|elbo|bce|psnr|ssim|step|epoch|reward|return|r2|top\d+"
@@ -93,12 +95,12 @@ _QUALIFIERS: Final = re.compile(
     r"train|training|val|valid|validation|dev|test|testing|eval|evaluation|final|best|mean|avg|average|total|running"
     r"|absolute|squared|root|log|percentage|cross|entropy|binary|categorical|sparse|f1|macro|micro|top|learning"
 )
-"""The usual words before a measure; they are part of its name."""
+"""The usual words before a measure, which are part of its name."""
 _QUALIFIED: Final = frozenset({"error", "map", "rate", "return", "score"})
-"""Measures only after such a word: ``Error: 404``."""
+"""Words that are measures only after a qualifier, unlike in ``Error: 404``."""
 _COUNTERS: Final = frozenset({"step", "epoch"})
-"""Measures only at the beginning: ``Training time of an epoch: 3``."""
-# Last words of names that are addresses, identities, limits or dates of a process.
+"""Words that are measures only at the beginning, unlike in ``Training time of an epoch: 3``."""
+# Last words of the names of addresses, identifiers, limits and dates of a process.
 _NO_MEASURES: Final = re.compile(
     r"ports?|p?pid|[tug]id|fd|errno|lineno|timeout|timestamp|date|datetime|version|exitcode|returncode|rank|threads"
     r"|bytes|regions"
@@ -110,25 +112,25 @@ _SEPARATORS: Final = re.compile(r"[ _/-]+")
 
 @dataclass(frozen=True, slots=True)
 class KerasProgress:
-    """The progress of Keras' ``model.fit``, by the lines that it prints."""
+    """The progress of Keras' ``model.fit``, from its output."""
 
     epoch: int
     """The current epoch, from 1."""
     epochs: int = 0
     """The number of epochs; 0: unknown."""
     batches: int = 0
-    """The batches of an epoch; 0 until the first has ended."""
+    """The number of batches of an epoch; 0: unknown."""
     step: int = 0
-    """The batches so far, over all epochs."""
+    """The number of batches so far, over all epochs."""
 
     @classmethod
     def at_epoch(cls, before: KerasProgress | None, epoch: int, epochs: int) -> KerasProgress:
-        """The progress at the first line of an epoch. An epoch that is not a later one starts another training."""
+        """The progress at the first line of an epoch. If the epoch is not later than before, a new training starts."""
         batches = before.batches if before is not None and epoch > before.epoch else 0
         return cls(epoch, epochs, batches, (epoch - 1) * batches)
 
     def at_batch(self, done: int, batches: int) -> KerasProgress:
-        """The progress at a progress bar. The bar of an evaluation has another number of batches, and is ignored."""
+        """The progress at a progress bar. The bar of an evaluation, with another number of batches, is ignored."""
         if self.batches not in (0, batches):
             return self
         return replace(self, batches=batches, step=(self.epoch - 1) * batches + done)
@@ -136,14 +138,14 @@ class KerasProgress:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The state of a replica by its lines so far."""
+    """The state of a replica according to its log lines so far."""
 
     metrics: Mapping[str, float] = field(default_factory=dict)
     """The latest value of each metric, at most ``MOST_NAMES``, in the order of their appearance."""
     checkpoint: str = ""
-    """The last checkpoint that it named."""
+    """The last checkpoint in its log."""
     saves: int = field(default=0, compare=False)
-    """The number of lines that named a checkpoint; of similar lines in one batch, two count."""
+    """The number of lines that named a checkpoint. Of similar lines that are parsed together, at most two count."""
     result: str = ""
     """The value of a ``@task.tfjob`` function, as JSON."""
     keras: KerasProgress | None = None
@@ -159,7 +161,7 @@ class Progress:
         return found
 
     def after(self, line: str) -> Self:
-        """The progress after ``line``; the same object if the line has no news."""
+        """The progress after ``line``; the same object if the line changes nothing."""
         if line.startswith(RESULT_MARK):
             return replace(self, result=line.removeprefix(RESULT_MARK).strip())
         if self.quoting or "most recent call" in line or 'File "' in line or "Warning: " in line:
@@ -169,7 +171,7 @@ class Progress:
                 return replace(self, quoting="source")
             if self.quoting and (not line.strip() or line[0] in " \t"):
                 return self
-            if self.quoting == "traceback":  # the exception; what is indented below it is its text
+            if self.quoting == "traceback":  # the exception; indented lines after it are part of its message
                 return replace(self, quoting="source")
             return (replace(self, quoting="") if self.quoting else self)._read(line)
         return self._read(line)
@@ -214,8 +216,9 @@ class Progress:
 
 
 def _distinct(lines: Sequence[str]) -> Sequence[str]:
-    """The relevant lines: of lines that differ only in numbers, the first, which gives a name its place, and
-    the last, which has the newest value. All lines if some quote source code.
+    """The relevant lines. All lines are relevant if some of them quote source code.
+
+    Of lines that differ only in numbers, the first decides the order of names, and the last has the latest value.
     """
     first: dict[str, int] = {}
     last: dict[str, int] = {}
@@ -248,7 +251,7 @@ def combine_progress(parts: Iterable[Progress]) -> Progress:
 
 
 def _last_drawing(line: str) -> str:
-    """The line without colours. Of a progress bar that overwrote itself, the last state."""
+    """The line without colours. If a progress bar overwrote itself, the last state of the bar."""
     text = line
     if "\r" in text or "\b" in text:
         text = next((one for one in reversed(re.split(r"[\r\b]+", text)) if one.strip()), "")
@@ -292,7 +295,7 @@ def _measures(text: str) -> Iterator[tuple[str, float]]:
 
 
 def _measure(words: Sequence[str]) -> str:
-    """The name of the measure at the end of the words, ``test_accuracy``; "" if there is none."""
+    """The name of the measure at the end of the words, such as ``test_accuracy``; "": no measure."""
     *before, last = words
     if not _MEASURES.fullmatch(last) and last != "rate":
         return ""
@@ -318,7 +321,7 @@ def _may_be_metric(name: str, huge: bool) -> bool:
         return False
     if huge and _CLOCKS.fullmatch(word):  # seconds since 1970
         return False
-    # In capitals it is a variable of the environment.
+    # A name in capitals is an environment variable, unless its last word is a measure.
     return not (name.isupper() and len(name) > 1) or _MEASURES.fullmatch(word) is not None
 
 
@@ -327,8 +330,9 @@ def _last_word(name: str) -> str:
 
 
 def _outside_calls(text: str) -> str:
-    """The text without arguments of calls, also of calls over several lines, and without representations of
-    objects (``<tf.Tensor: shape=(), numpy=1.0>``).
+    """The text without arguments of calls, and without representations of objects.
+
+    A call may extend over several lines. A representation is a text such as ``<tf.Tensor: shape=(), numpy=1.0>``.
     """
     if "(" in text or ")" in text:
         kept, begun, calls = [], 0, list[bool]()
@@ -339,7 +343,7 @@ def _outside_calls(text: str) -> str:
                 calls.append(len(found[0]) == 2)
                 continue
             if not calls:
-                kept, begun = [], found.end()  # all before it was in a call
+                kept, begun = [], found.end()  # the text before it is part of a call
             elif calls.pop() and not any(calls):
                 begun = found.start()
         text = "".join(kept) + ("" if any(calls) else text[begun:])

@@ -1,7 +1,7 @@
 """NetworkPolicies that prevent replicas of a job from reaching each other.
 
-Whether the cluster's network enforces policies is unknown. Rules about addresses or labels of namespaces count as
-permitted, so that a finding is certain.
+tf-dist does not know whether the cluster's network enforces policies. Rules about addresses or labels of namespaces
+count as permissions, so findings are certain if policies are enforced.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tf_dist.core.model import names
 from tf_dist.core.model.fieldpath import list_items, mapping, mappings, text
 
 _NAMESPACE_NAME: Final = "kubernetes.io/metadata.name"
-# Pods of a type differ in their index, which no policy asks for: a pair of each type shows what holds for all.
+# Pods of a type differ only in their index, which policies do not select. Two pods of each type represent all pods.
 _OF_EACH_TYPE: Final = 2
 
 
@@ -27,13 +27,13 @@ class SeparatedPods:
     server: str
     """The name of the pod that it cannot reach."""
     policies: tuple[str, ...]
-    """The NetworkPolicies that select one of them and do not permit the connection, sorted."""
+    """The sorted names of the NetworkPolicies that select one of the pods and do not permit the connection."""
 
 
 def separated_pods(
     policies: Sequence[Mapping[str, Any]], pods: Iterable[Mapping[str, Any]], namespace: str
 ) -> SeparatedPods | None:
-    """The first pair of raw pods of a job that the raw policies of its namespace separate; None if there is none."""
+    """The first pair of raw pods of a job that the raw policies of its namespace separate; None: no such pair."""
     shown = _shown(pods)
     for client, server in ((one, other) for one in shown for other in shown if one is not other):
         for direction, own, peer in (("Ingress", server, client), ("Egress", client, server)):
@@ -61,7 +61,10 @@ def _holds(selector: object, labels: Mapping[str, str]) -> bool:
 
 
 def _selects(policy: Mapping[str, Any], pod: Mapping[str, Any], direction: str) -> bool:
-    """Whether a policy restricts this direction of a pod: without types ingress, and egress if it has such rules."""
+    """Whether a policy restricts this direction of a pod.
+
+    A policy without types restricts ingress, and egress if it has egress rules.
+    """
     spec = mapping(policy.get("spec"))
     types = list_items(spec.get("policyTypes")) or ["Ingress", *(["Egress"] if spec.get("egress") else [])]
     return direction in types and _holds(spec.get("podSelector"), _labels(pod))

@@ -1,8 +1,8 @@
-"""Outcome of a job: how it ended.
+"""The outcome of a job: how it ended.
 
-All faces use the same vocabulary: the XCom ``outcome`` and ``error.outcome`` in Airflow, the outputs of a step in Argo,
-``tf-dist wait -o json``, ``status.tfDist.outcome``. The outcome follows from the status alone, so it is available at
-any later time. A client adds metrics, the checkpoint and the end of a log.
+All interfaces use the same vocabulary: the XCom ``outcome`` and ``error.outcome`` in Airflow, the outputs of a step in
+Argo, ``tf-dist wait -o json``, and ``status.tfDist.outcome``. The outcome is derived from the status alone, so it is
+available at any later time. A client adds metrics, the checkpoint and the end of a log.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from tf_dist.core.model.status import (
 from tf_dist.core.model.usage import NO_USAGE
 from tf_dist.errors import AdmissionTimeout, ImagePullFailed, JobEvicted, JobFailed, JobOutcomeError, JobTimeout
 
-_LOG_LIMIT: Final = 4096  # characters: it goes into databases and into objects of a workflow
+_LOG_LIMIT: Final = 4096  # characters, because the log is stored in databases and in objects of a workflow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """How a job ended, or why a client stopped waiting for it, with the facts for a next task.
 
-    ``reason``: the reason in the job's status. ``replica``, ``exit_code``: of the failure that ended it.
-    ``disruptions``: the number of disrupted pods. ``preemptions``: how often jobs of higher priority preempted it, or
-    one of its pods. ``waited_seconds``: the total wait for admission, and then for nodes. ``ran_seconds``: the time
-    from then to the end, in the last run. ``gpu_seconds``, ``replica_seconds``: the time for which it held GPUs and
-    replicas, multiplied by their number. ``lost_gpu_seconds``, ``lost_replica_seconds``: training since the last known
-    checkpoint, or since the start, that was lost by restarts, evictions, preemptions or the end. ``goodput``: the share
-    of the held time in which it trained and kept the result, from 0 to 1, of GPUs if it has any; None: it held nothing.
-    ``fallback``: the fallback that ran (1, 2, …; 0: the document itself, or it never ran). ``log``: the end of the log
-    of ``replica``.
+    ``reason``: the reason in the job's status. ``replica``, ``exit_code``: the replica that ended the job by its
+    failure, and its exit code. ``disruptions``: the number of disrupted pods. ``preemptions``: how many times jobs of
+    higher priority preempted the job or one of its pods. ``waited_seconds``: the total wait for admission, and then for
+    nodes. ``ran_seconds``: the time from the start of the last run to its end. ``gpu_seconds``, ``replica_seconds``:
+    the time for which the job held GPUs and replicas, multiplied by their number.
+    ``lost_gpu_seconds``, ``lost_replica_seconds``: training since the last known checkpoint, or since the start, that
+    was lost by restarts, evictions, preemptions or the end. ``goodput``: the share of the held time with training that
+    was not lost, from 0 to 1; of GPUs if the job held GPUs (None: it held nothing). ``fallback``: the fallback that ran
+    (1, 2, …; 0: the document itself, or the job never ran). ``log``: the end of the log of ``replica``.
     """
 
     kind: OutcomeKind
@@ -101,7 +101,7 @@ class Outcome:
             waited_seconds=waited if usage == NO_USAGE else usage.waited,
             ran_seconds=_between(begun, ended),
             gpu_seconds=usage.gpus.held,
-            lost_gpu_seconds=min(usage.gpus.lost, usage.gpus.held),  # kubelets tell times in whole seconds
+            lost_gpu_seconds=min(usage.gpus.lost, usage.gpus.held),  # kubelets report times in whole seconds
             replica_seconds=usage.replicas.held,
             lost_replica_seconds=min(usage.replicas.lost, usage.replicas.held),
             goodput=usage.goodput,
@@ -117,7 +117,7 @@ def job_outcome(status: Status) -> Outcome | None:
 
 
 def outcome_word(status: Status) -> str:
-    """How the job ended, in one word for display, also while its last pods are stopping; otherwise its state."""
+    """How the job ended, as a word for display, also while its last pods stop; the state of a job that continues."""
     kind = outcome_kind(status)
     if kind in DISRUPTED:
         return "Evicted"
@@ -127,8 +127,9 @@ def outcome_word(status: Status) -> str:
 
 
 def read_outcome(document: object) -> Outcome | None:
-    """The outcome in a document of this or another release; None for other values. Never raises. A kind of a later
-    release is read as ``unknown``, without its fields.
+    """The outcome in a document of this or another release; None for other values. Never raises.
+
+    Kinds of later releases are read as ``unknown``, and fields of later releases are ignored.
     """
     if not isinstance(document, Mapping):
         return None
@@ -156,7 +157,7 @@ def with_observations(outcome: Outcome, progress: Progress, log: str = "") -> Ou
     return replace(outcome, metrics=dict(progress.metrics), checkpoint=progress.checkpoint, log=text)
 
 
-# By kind and whether the job itself ended so; what is not listed is a JobFailed.
+# By kind, and whether the job itself ended with the outcome. The default is JobFailed.
 _ERRORS: Final[Mapping[tuple[OutcomeKind, bool], type[JobOutcomeError]]] = {
     (OutcomeKind.EVICTED, True): JobEvicted,
     (OutcomeKind.PREEMPTED, True): JobEvicted,
@@ -169,10 +170,10 @@ _ERRORS: Final[Mapping[tuple[OutcomeKind, bool], type[JobOutcomeError]]] = {
 
 
 def outcome_error(outcome: Outcome, message: str, *, hint: str = "", decided: bool = True) -> JobOutcomeError:
-    """The error of an outcome. ``decided``: the job itself ended so; otherwise a limit of the client was exceeded."""
+    """The error of an outcome. ``decided``: the job itself ended; otherwise, a limit of the client was exceeded."""
     return _ERRORS.get((outcome.kind, decided), JobFailed)(message, hint=hint, outcome=outcome)
 
 
 def is_suspended(status: Status) -> bool:
-    """Whether a stopped job was suspended and can be resumed, instead of aborted by a policy."""
+    """Whether a stopped job was suspended and can be resumed, in contrast to a job that a policy aborted."""
     return status.reason == Reason.SUSPENDED

@@ -1,4 +1,4 @@
-"""State of each replica of a job, one line each."""
+"""The state of each replica of a job, for one line per replica."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tf_dist.core.reconciler.job_context import classify_pods
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaState:
-    """A replica: its state in a word or two, its node, its restarts, and the reason of its state.
+    """A replica: its state as a word, its node, its restarts, and ``detail``, the reason of its state.
 
     ``node_silent``: its node has stopped reporting, so the replica may have ended.
     """
@@ -46,7 +46,7 @@ def replica_states(job: Job, status: Status, pods: tuple[PodView, ...]) -> tuple
             detail = ""
             if state == "Gone" and (culprit := _culprit(status, replica)) is not None:
                 state, detail = "Failed", exit_text(Exit(culprit.code, culprit.reason))
-                restarts += status.container_restarts  # of all pods: their own counters went with them
+                restarts += status.container_restarts  # of all pods, because their own counters are deleted with them
             states.append(ReplicaState(replica=replica, state=state, restarts=restarts, detail=detail))
         else:
             state, detail = _present(pod, done=replica in facts.succeeded)
@@ -56,7 +56,7 @@ def replica_states(job: Job, status: Status, pods: tuple[PodView, ...]) -> tuple
 
 
 def _culprit(status: Status, replica: ReplicaId) -> Failure | None:
-    """The failure that ended the job, if it is this replica's."""
+    """The failure that ended the job, if this replica failed."""
     failure = status.failure if status.phase in (Phase.FAILED, Phase.TERMINATING, Phase.TERMINATED) else None
     ended = failure is not None and failure.event == Event.POD_FAILED and failure.replica == str(replica)
     return failure if ended else None
@@ -76,7 +76,7 @@ def _present(pod: PodView, *, done: bool) -> tuple[str, str]:
     if done:
         return "Succeeded", ""
     if pod.phase is PodPhase.FAILED:
-        # The signals that a deleted pod gets.
+        # A deleted pod gets these signals.
         told = pod.exit is not None and signal_name(pod.exit.code) in ("SIGTERM", "SIGKILL")
         if pod.deleting and told and not (pod.exit and pod.exit.out_of_memory):
             return "Stopped", ""
@@ -95,7 +95,7 @@ def _present(pod: PodView, *, done: bool) -> tuple[str, str]:
 
 
 def leaders_first(job: Job) -> tuple[ReplicaId, ...]:
-    """Every replica that the job may have, in order of importance: chief, workers, evaluators, servers."""
+    """Every replica that the job may have, in the order chief, workers, evaluators, other tasks, parameter servers."""
     order = (Role.CHIEF, Role.MASTER, Role.WORKER, Role.EVALUATOR, Role.OTHER, Role.PS)
     rank = {spec.type: order.index(spec.role) for spec in job.replica_specs}
     return tuple(sorted(possible_replicas(job), key=lambda replica: rank[replica.type]))

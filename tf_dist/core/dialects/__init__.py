@@ -1,7 +1,7 @@
-"""Three document formats, one job: TFJob v1, TFJob v1alpha1 and Volcano Job.
+"""The document formats: TFJob v1, TFJob v1alpha1 and Volcano Job. All are parsed into the same type of job.
 
-``parse`` is for files: strict, with all problems at once and warnings about probable mistakes. ``read`` is for objects
-of a cluster: fast, and tolerant of unknown fields. For a document that both accept, both return the same
+``parse`` is for files: it is strict, reports all problems at once, and warns about probable mistakes. ``read`` is for
+objects of a cluster: it is fast, and tolerates unknown fields. For a document that both accept, both return the same
 :class:`~tf_dist.core.model.job.Job`.
 """
 

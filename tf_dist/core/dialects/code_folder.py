@@ -1,8 +1,8 @@
 """Code that is sent with a job: the changes of a document so that its replicas run in a folder of the user.
 
-On this machine, replicas run in the folder itself. On a cluster, an archive of the folder is stored in ConfigMaps, in
-parts. An init container with the image of the training unpacks it into an ``emptyDir``. A second init container
-installs packages that the image does not have, in each pod.
+On this machine, replicas run in the folder itself. On a cluster, the parts of an archive of the folder are stored in
+ConfigMaps. In each pod, an init container with the training image unpacks the archive into an ``emptyDir``, and another
+init container installs packages that the image does not have.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ from tf_dist.core.model.names import CODE, PACKAGES
 from tf_dist.core.model.overrides import Override, apply_overrides
 
 LARGEST_PART: Final = 900 << 10
-"""Bytes of the archive in one ConfigMap. The API server takes 1 MiB of data."""
+"""Bytes of the archive in one ConfigMap. The API server accepts 1 MiB of data."""
 LARGEST_CODE: Final = 8 << 20
-"""Bytes of the archive of one job. Every node keeps it in memory for each of its pods."""
+"""Bytes of the archive of one job. Every node keeps the archive in memory for each of its pods."""
 CODE_LABEL: Final = CODE
 """Label of the ConfigMaps: the hash of the archive."""
 MOUNTED_AT: Final = "/tf-dist/code"
-"""The working directory of the containers that train."""
+"""The working directory of the training containers."""
 _PARTS_AT: Final = "/tf-dist/code-parts"
 _CODE: Final = "tf-dist-code"
 _PARTS: Final = "tf-dist-code-parts"
 _HASH: Final = 12
 
-# In sh, because an image that runs a program has it. The last line is what the pod says of the init container.
+# A script for sh, which images that run programs contain. The pod's status shows the end of the output as the message
+# of the init container.
 _UNPACK: Final = f"""\
 set -u
 fail() {{ echo "tf-dist: the code was not unpacked: $1" >&2; exit 1; }}
@@ -53,9 +54,9 @@ _PACKAGES: Final = "tf-dist-packages"
 _PACKAGES_AT: Final = "/tf-dist/packages"
 _SITE: Final = f"{_PACKAGES_AT}/site"
 
-# One package after the other, so that the error names the one that failed. What the image has already is kept: pip says
-# what is lacking, and only that is installed. Another version than the image's goes before it in the path: pip itself
-# would remove the image's, which may be read-only.
+# Packages are installed one by one, so that the error names the package that failed. Packages of the image are kept:
+# pip reports which packages are missing, and only these are installed. If a version differs from the image's version,
+# the new version comes first in the path. pip itself would remove the image's version, which may be read-only.
 _INSTALL: Final = f"""\
 set -u
 fail() {{ echo "tf-dist: package $1" >&2; exit 1; }}
@@ -111,7 +112,7 @@ def _package_changes(
     yield Override((*spec, "volumes"), [*_others(pod, "volumes", _PACKAGES), {"name": _PACKAGES, "emptyDir": {}}])
     install = ["/bin/sh", "-c", _INSTALL, _PACKAGES, *packages]
     init = _init_container(container, _PACKAGES, install, [mount])
-    # Where the index is, and the way there.
+    # The settings of the package index and of proxies.
     asked = [one for one in env if text(one.get("name")).startswith("PIP_") or _PROXY.fullmatch(text(one.get("name")))]
     init |= {"env": asked} if asked else {}
     yield Override((*spec, "initContainers"), [init, *_others(pod, "initContainers", _PACKAGES)])
@@ -135,8 +136,10 @@ def with_code_here(document: Document, folder: str) -> dict[str, Any]:
 
 
 def with_code_archive(document: Document, archive: bytes, nonce: str) -> CodeOnCluster:
-    """The job for a cluster. ``nonce``: different for each created job, because ConfigMaps of an earlier job
-    of the same name may still be waiting for deletion.
+    """The job for a cluster, with an archive of its code.
+
+    ``nonce``: different for each created job, because ConfigMaps of an earlier job of the same name may not be deleted
+    yet.
     """
     digest = hashlib.sha256(archive).hexdigest()[:_HASH]
     metadata = mapping(document.get("metadata"))
@@ -156,15 +159,15 @@ def _working_folder(container: Mapping[str, Any], folder: str) -> str:
 
 
 def inner_folder(container: Mapping[str, Any]) -> str:
-    """The folder in the code that a relative ``workingDir`` names; "" for the whole."""
+    """The folder in the code that a relative ``workingDir`` names; "" for the root of the code."""
     wanted = text(container.get("workingDir"))
-    if wanted.startswith(f"{MOUNTED_AT}/"):  # of a job that was submitted before
+    if wanted.startswith(f"{MOUNTED_AT}/"):  # the document of a job that was already submitted
         wanted = wanted.removeprefix(f"{MOUNTED_AT}/")
     return "" if wanted.startswith("/") else posixpath.normpath(f"/{wanted}").strip("/")
 
 
 def code_parts(document: Document) -> list[str]:
-    """The ConfigMaps with the code of a job that was submitted before; empty for a job without code."""
+    """The ConfigMaps with the code of a submitted job; empty for a job without code."""
     for _, _, _, pod in training_containers(document):
         for volume in mappings(pod.get("volumes")):
             if volume.get("name") == _PARTS:
@@ -198,12 +201,12 @@ def _config_map(name: str, digest: str, part: bytes) -> dict[str, Any]:
 def _changes(
     template: FieldPath, index: int, container: Mapping[str, Any], pod: Mapping[str, Any], names: list[str]
 ) -> Iterator[Override]:
-    """Of one pod template: the init container, its volumes, and the container that trains."""
+    """The changes of a pod template: the init container, its volumes, and the training container."""
     spec = (*template, "spec")
     here = (*spec, "containers", index)
     yield Override((*here, "workingDir"), _working_folder(container, MOUNTED_AT))
     yield Override((*here, "volumeMounts"), [*_others(container, "volumeMounts", _CODE), _mount(_CODE, MOUNTED_AT)])
-    # The shell sorts what `*` stands for: digits of one width keep the order.
+    # The shell sorts the names that `*` matches, so numbers of equal width keep the order.
     sources = [
         {"configMap": {"name": name, "items": [{"key": "part", "path": f"{number:03}"}]}}
         for number, name in enumerate(names)
@@ -222,8 +225,10 @@ def _changes(
 def _init_container(
     container: Mapping[str, Any], name: str, command: list[str], mounts: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """The security context of the training container, so that it owns the files, within the limits of
-    restricted pods.
+    """An init container with the image and the resources of the training container.
+
+    Its user is that of the training container, which then owns the files. The other settings conform to the restricted
+    Pod Security Standard.
     """
     own = mapping(container.get("securityContext"))
     user = ("runAsUser", "runAsGroup", "runAsNonRoot", "seLinuxOptions", "seccompProfile")

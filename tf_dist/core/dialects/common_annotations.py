@@ -1,10 +1,10 @@
 """Labels and annotations that mean the same in every format: worker bounds, limits, gang scheduler, queue.
 
-``tf-dist.dev/min-workers`` and ``tf-dist.dev/max-workers``. In v1alpha1 they are min-instance and max-instance, and a
-Volcano task also has its own minAvailable.
+In v1alpha1, the fields min-instance and max-instance replace the annotations ``tf-dist.dev/min-workers`` and
+``tf-dist.dev/max-workers``. A Volcano task also has its own minAvailable.
 
-``schedulerName`` does not select the gang scheduler, but the scheduler that binds the pods. Many Volcano Jobs name
-volcano there only because every example does.
+``schedulerName`` selects the scheduler that binds the pods, not the gang scheduler. Many Volcano Jobs name volcano in
+``schedulerName`` only because every example does.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tf_dist.core.model.timestamps import parse_duration
 
 
 def worker_bound(annotations: Mapping[str, str] | None, key: str) -> int | None:
-    """The number in an annotation; None if it is missing or invalid (``check_worker_bounds`` reports that)."""
+    """The number in an annotation; None if it is missing or invalid (which ``check_worker_bounds`` reports)."""
     return written_number((annotations or {}).get(key, ""), 1, MAX_REPLICAS)
 
 
@@ -52,8 +52,9 @@ def annotation_path(key: str) -> FieldPath:
 def check_worker_bounds(
     annotations: Mapping[str, str] | None, workers: int | None, where: str, out: FieldErrors
 ) -> None:
-    """Errors for annotations that are not numbers, or bounds that do not include ``workers`` (None: the job
-    has none).
+    """Errors for annotations that are not numbers, and for bounds that do not include the number of workers.
+
+    ``workers``: None: the job has no workers.
     """
     annotations = annotations or {}
     written = [key for key in (MIN_WORKERS, MAX_WORKERS) if key in annotations]
@@ -89,9 +90,9 @@ class _Setting(NamedTuple):
     """The part of the job."""
     field: str
     read: Callable[[str], Any]
-    """The value of a text; None if it cannot be read."""
+    """The value of a text; None if the text is invalid."""
     what: str
-    """What the text is to be."""
+    """The words for a valid text."""
     hint: str = "such as 90s, 10m or 1h30m"
 
 
@@ -143,7 +144,7 @@ def check_annotations(document: Document, out: FieldErrors) -> None:
 
 
 def with_annotations(job: Job) -> Job:
-    """The job with what its labels and annotations set; unchanged if they set nothing."""
+    """The job with the settings in its labels and annotations; unchanged if they set nothing."""
     parts: dict[str, dict[str, Any]] = {"run_policy": {}, "scheduling": {}}
     for key in _SETTINGS.keys() & job.annotations.keys():
         setting = _SETTINGS[key]
@@ -160,7 +161,7 @@ def check_disruption_policy(
 ) -> None:
     """An error for an invalid disruption policy, and for ``fallback`` without fallbacks.
 
-    ``fallback_name``: the setting for fallbacks.
+    ``fallback_name``: the name of the setting for fallbacks.
     """
     if said not in _POLICIES:
         found = describe_value(said)
@@ -170,9 +171,9 @@ def check_disruption_policy(
 
 
 def with_startup_timeout(document: Any, timeout: str) -> Any:
-    """The document with this startup timeout, unless it has one.
+    """The document with this startup timeout, unless it already has a startup timeout.
 
-    Anything that is not a job document is returned unchanged, because its dialect reports what is wrong with it.
+    Other values than job documents are returned unchanged, because the dialect reports their errors.
     """
     if not timeout or not isinstance(document, Mapping) or not isinstance(document.get("metadata"), Mapping):
         return document
@@ -187,7 +188,7 @@ _QUEUE_PATH: Final[FieldPath] = ("metadata", "labels", QUEUE)
 
 
 def _check_queue(document: Document, out: FieldErrors) -> None:
-    """An error where label and field name different queues. ``default`` may have come from a server's defaults."""
+    """Add an error if label and field name different queues. A ``default`` may come from the defaults of a server."""
     named = value_at(document, *map(str, _QUEUE_PATH))
     for field in filter(None, (layout.queue for layout in LAYOUTS.values())):
         other = value_at(document, *map(str, field))
@@ -198,7 +199,7 @@ def _check_queue(document: Document, out: FieldErrors) -> None:
 
 
 def queue_overrides(document: Any, dialect: Dialect, queue: str) -> tuple[Override, ...]:
-    """Overrides that put a job into a queue: the format's field, and the label if it is set or is the only way."""
+    """Overrides of a job's queue: the format's field, and the label if it is set or if the format has no field."""
     field = LAYOUTS[dialect].queue
     labelled = field is None or value_at(document, *map(str, _QUEUE_PATH)) is not None
     return (

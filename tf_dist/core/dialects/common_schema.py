@@ -1,7 +1,6 @@
 """Schema that all formats share: metadata, number types, and the names that Kubernetes accepts.
 
-A name that is too long for the job's pods is an error here. The API server accepts such a job, but then refuses its
-pods.
+A name that is too long for the job's pods is an error here. The API server accepts such a job, but rejects its pods.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ Count = Annotated[int, Field(ge=0, le=INT32_MAX)]
 
 Positive = Annotated[int, Field(ge=1, le=INT32_MAX)]
 MAX_CONTAINERS: Final = 64
-"""Maximum of containers of a pod: the API server budgets the cost of a rule by the maximum."""
+"""The maximum number of containers of a pod. The API server estimates the cost of a rule from the maximum."""
 
 ReplicaCount = Annotated[int, Field(ge=0, le=MAX_REPLICAS)]
 Seconds = Annotated[int, Field(ge=0, le=INT32_MAX)]
@@ -40,17 +39,17 @@ Int64 = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 LongSeconds = Annotated[int, Field(ge=0, le=2**63 - 1)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Template = dict[str, Any]
-"""A pod template as a plain mapping: its checks are in ``pod_template``."""
+"""A pod template as a plain mapping; ``pod_template`` checks it."""
 
 
 class SchemaModel(BaseModel):
-    """Base of schemas: unknown keys are errors, and ``"2"`` is not a number, as for the API server."""
+    """Base of schemas: unknown keys are errors, and ``"2"`` is not a number, as in the API server."""
 
     model_config = ConfigDict(extra="forbid", strict=True, defer_build=True, alias_generator=to_camel)
 
 
 class Metadata(SchemaModel):
-    """Kubernetes' ObjectMeta. tf-dist uses the first part; the rest is set by the API server and is accepted."""
+    """Kubernetes' ObjectMeta. tf-dist uses the first fields. The API server sets the others, which are accepted."""
 
     name: str | None = None
     generate_name: str | None = None
@@ -71,9 +70,7 @@ class Metadata(SchemaModel):
 
     @property
     def job_name(self) -> str:
-        """The name, or an example of the name that the API server will generate from generateName (five more
-        characters).
-        """
+        """The name, or an example of a name that the API server generates from generateName."""
         return self.name or (f"{self.generate_name}xxxxx" if self.generate_name else "")
 
     @property
@@ -97,16 +94,16 @@ class Envelope(SchemaModel):
 
 
 class Layout(NamedTuple):
-    """Where documents of a format have what several formats have."""
+    """The paths of common fields in documents of a format."""
 
     replicas: FieldPath
-    """The entries of replicas: a mapping by type in TFJob v1, lists in the others."""
+    """The entries of replicas: a mapping by type in TFJob v1, a list in the other formats."""
     default_count: int
-    """The number of replicas of an entry that does not say."""
+    """The default number of replicas of an entry."""
     queue: FieldPath | None = None
     priority_class: FieldPath | None = None
     minimums: tuple[FieldPath, ...] = ()
-    """Numbers that cannot exceed that of all replicas."""
+    """Numbers that cannot exceed the total number of replicas."""
 
 
 _SCHEDULING_POLICY: Final = ("spec", "runPolicy", "schedulingPolicy")
@@ -136,18 +133,18 @@ def replica_path(job: Job, position: int) -> FieldPath:
 
 
 class RawTemplate(NamedTuple):
-    """A pod template as written."""
+    """A pod template as written in a document."""
 
     loc: FieldPath
     template: object
     replicas: int
     """The number of its pods."""
     server: bool
-    """Whether tf-dist adds the container (v1alpha1's default parameter server), so that the template needs none."""
+    """Whether tf-dist adds the container (v1alpha1's default parameter server), so that the template may have none."""
 
 
 def raw_templates(document: Document, dialect: Dialect) -> Iterator[RawTemplate]:
-    """The templates of a document, which may be invalid elsewhere."""
+    """The templates of a document, whose other parts may be invalid."""
     layout = LAYOUTS[dialect]
     found = value_at(document, *map(str, layout.replicas))
     entries = mapping(found).items() if dialect is Dialect.TFJOB_V1 else enumerate(list_items(found))
@@ -160,7 +157,7 @@ def raw_templates(document: Document, dialect: Dialect) -> Iterator[RawTemplate]
 
 
 def written_number(text: str, least: int, most: int) -> int | None:
-    """The whole number in a text, such as an annotation; None if it is not a number, or is out of bounds."""
+    """The whole number in a text, such as an annotation; None if the text is not a number, or is out of bounds."""
     text = text.strip()
     if not (text.isascii() and text.isdecimal()) or len(text) > _MOST_DIGITS:
         return None
@@ -180,7 +177,7 @@ def container_names(template: object) -> list[Any]:
 
 
 def named_port(template: object, container: str, default: int) -> int:
-    """The port TensorFlow listens on: the one named ``tfjob-port`` of that container, else the default."""
+    """The port on which TensorFlow listens: the container's port ``tfjob-port``, or else the default."""
     for _, found in template_containers(template):
         if found.get("name") != container:
             continue
@@ -192,17 +189,17 @@ def named_port(template: object, container: str, default: int) -> int:
 
 
 def without_none(**values: object) -> dict[str, Any]:
-    """A mapping of those keys that have a value."""
+    """A mapping of the keys whose value is not None."""
     return {key: value for key, value in values.items() if value is not None}
 
 
 def with_defaults(given: Mapping[str, Any], **defaults: Any) -> dict[str, Any]:
-    """A mapping with these values where it has none."""
+    """A mapping in which these defaults replace missing values."""
     return {**given, **{key: value for key, value in defaults.items() if given.get(key) is None}}
 
 
 DNS_SERVICE: Final = re.compile(r"[a-z](?:[-a-z0-9]*[a-z0-9])?")
-"""A DNS-1035 label: the names of services, and of objects that get a service."""
+"""A DNS-1035 label, as names of Services must be, and names from which Services are named."""
 
 MAX_NAME: Final = 63
 
@@ -236,7 +233,7 @@ def check_metadata(metadata: Metadata, out: FieldErrors, *, letter_first: bool) 
 
 
 def check_pod_names(metadata: Metadata, groups: Iterable[tuple[str, int]], out: FieldErrors) -> None:
-    """``{job}-{type}-{index}`` names a pod and its service, and a service name has at most 63 characters."""
+    """Check the names ``{job}-{type}-{index}`` of pods and Services. A Service name has at most 63 characters."""
     endings = [f"-{type_}-{replicas - 1}" for type_, replicas in groups if replicas > 0]
     longest = max(endings, key=len, default="")
     name = metadata.job_name

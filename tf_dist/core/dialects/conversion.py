@@ -1,7 +1,7 @@
 """Conversion of a Volcano Job or a TFJob of an older format to a TFJob ``kubeflow.org/v1``, with the losses.
 
-The loss is computed as the difference in semantics between the source and the result, so no list by hand can miss
-anything. Names of tasks, addresses and the wording of policies are not part of the semantics.
+The losses are computed as the difference in semantics between the source and the result, so they do not depend on a
+hand-written list. Names of tasks, addresses and the wording of policies are not part of the semantics.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ class Conversion:
 
     document: dict[str, Any]
     lost: tuple[Problem, ...] = ()
-    """The losses, by the path in the original."""
+    """The losses, with their paths in the original."""
 
 
 def convert(document: Any, *, strict: bool = True) -> Conversion:
     """A job as a TFJob ``kubeflow.org/v1``; InvalidJob if it is invalid, or if no TFJob can express it.
 
-    ``strict``: as for ``parse``, which accepts the result. ``lost`` lists how the result would run differently.
+    ``strict``: as in ``parse``, which accepts the result. ``lost`` lists how the result would run differently.
     """
     source = parse(document, strict=strict)
     if source.job.dialect is Dialect.TFJOB_V1:
@@ -64,8 +64,10 @@ def convert(document: Any, *, strict: bool = True) -> Conversion:
 
 
 def _self_contained(job: Job) -> Job:
-    """The job with its claims in the templates, as the Volcano dialect runs it, and without the name of Volcano's
-    scheduler if tf-dist places the pods, because a TFJob would use it.
+    """The job with its claims in the templates, as the Volcano dialect runs it.
+
+    The name of Volcano's scheduler is removed, because a TFJob would use this scheduler, unless the gang scheduler is
+    Volcano.
     """
     if job.dialect is not Dialect.VOLCANO:
         return job
@@ -96,8 +98,9 @@ def _own_template(template: Document, claims: Mapping[str, Document], idle: str)
 
 
 def _refuse(job: Job) -> None:
-    """Raise if no replica has a TensorFlow role, or replicas run the standard server, because the result
-    would be useless.
+    """Raise InvalidJob if no replica has a TensorFlow role, or if replicas run the standard server.
+
+    In both cases, the result would be useless.
     """
     problems = []
     if not any(map(has_role, job.replica_specs)):
@@ -151,8 +154,9 @@ def _tfjob(job: Job, source: Document) -> dict[str, Any]:
 
 
 def _metadata(job: Job, source: Document, total: int) -> dict[str, Any]:
-    """The user's part of the metadata, with the bounds of the workers. The minimum is kept if that of the
-    gang agrees.
+    """The user's part of the metadata, with the bounds of the workers.
+
+    The minimum of workers is kept if the gang's minimum agrees with it.
     """
     given = mapping(source.get("metadata"))
     kept = {key: given[key] for key in ("name", "generateName", "namespace", "labels") if given.get(key)}
@@ -169,9 +173,7 @@ def _metadata(job: Job, source: Document, total: int) -> dict[str, Any]:
 
 
 def _replicas(job: Job, spec: ReplicaSpec) -> dict[str, Any]:
-    """The replicas of a role. The priority class of a Volcano Job is written into its pods, because a TFJob
-    needs it there.
-    """
+    """The replicas of a role. In a TFJob, the priority class of a Volcano Job belongs into the pods."""
     written = _template(spec)
     priority = job.scheduling.priority_class if job.dialect is Dialect.VOLCANO else ""
     pod = without_none(priorityClassName=priority or None, schedulerName=job.scheduling.scheduler_name or None)
@@ -180,7 +182,7 @@ def _replicas(job: Job, spec: ReplicaSpec) -> dict[str, Any]:
 
 
 def _restart_policy(job: Job, spec: ReplicaSpec) -> str:
-    """The restart policy that is nearest to the job's actions after a failure and after a kill."""
+    """The restart policy that is closest to the job's actions after a failure and after a kill."""
     own, killed = (action_for_failure(job, spec, code) for code in (1, 143))
     if own is Action.RESTART_POD:
         return "Always" if spec.pod_restart_policy == "Always" else "OnFailure"
@@ -188,7 +190,7 @@ def _restart_policy(job: Job, spec: ReplicaSpec) -> str:
 
 
 def _template(spec: ReplicaSpec) -> dict[str, Any]:
-    """The pod template with settings that the source has elsewhere: the port, and the container's name."""
+    """The pod template with settings that other formats have elsewhere: the port, and the container's name."""
     pod = {key: value for key, value in spec.pod_spec.items() if key != "restartPolicy"}
     pod["containers"] = [
         _container(one, spec) if one.get("name") == spec.container else one for one in list_items(pod.get("containers"))
@@ -197,7 +199,7 @@ def _template(spec: ReplicaSpec) -> dict[str, Any]:
 
 
 def _container(container: Mapping[str, Any], spec: ReplicaSpec) -> dict[str, Any]:
-    """The container that trains, with its name and the port under which every format finds it."""
+    """The training container, with the name and the port of a TFJob."""
     ports = list(list_items(container.get("ports")))
     if all(value_at(port, "name") != TF_PORT_NAME for port in ports) and spec.port != TF_PORT:
         ports.append({"name": TF_PORT_NAME, "containerPort": spec.port})
@@ -207,13 +209,13 @@ def _container(container: Mapping[str, Any], spec: ReplicaSpec) -> dict[str, Any
 # -- semantics --
 
 _UNLIMITED: Final = 1_000_000
-"""From this number of restarts on, there is no limit. Volcano cannot express that otherwise."""
+"""A limit of restarts from this number on means no limit, which Volcano cannot express otherwise."""
 
 EXIT_SAMPLES: Final[tuple[tuple[int | None, bool], ...]] = (
     *((code, False) for code in (1, 2, 126, 127, 128, 130, 134, 135, 137, 138, 139, 143, 200, 255, None)),
     (137, True),
 )
-"""(exit code, killed for memory): both ends of every class of exit codes in any dialect, and every common signal."""
+"""(exit code, out of memory): both ends of every class of exit codes in any dialect, and every common signal."""
 
 Key = tuple[str, str]
 """(aspect, replica role); the role is "" for aspects of the job."""
@@ -224,7 +226,7 @@ def _is_limited(job: Job) -> bool:
 
 
 def action_for(job: Job, spec: ReplicaSpec, event: Event, exit_: tuple[int | None, bool] | None = None) -> Action:
-    """The action on an event of a replica of this spec: by its own rows first, then the job's."""
+    """The action on an event of a replica of this spec. The spec's rules have precedence over the job's rules."""
     for rule in (*spec.rules, *job.rules):
         fits = event in rule.events and (exit_ is None or exit_ in rule.codes) and not rule.timeout
         if fits and (rule.index is None or spec.replicas == 1):
@@ -276,7 +278,7 @@ def _job_semantics(job: Job) -> Iterator[tuple[str, Any]]:
 
 
 def success_criteria(job: Job) -> frozenset[tuple[str, int | None]]:
-    """(role, index) of the replicas whose success is the job's; index None: all. Volcano has a policy for it."""
+    """(role, index) of the replicas that decide the job's success; index None: all. Volcano uses policies for it."""
     roles = {spec.type: spec for spec in job.replica_specs}
     rules = {
         (role_of(roles[rule.type]), None if roles[rule.type].replicas == 1 else rule.index)
@@ -338,7 +340,7 @@ def _plain_container(container: Mapping[str, Any], spec: ReplicaSpec) -> Documen
 
 
 def has_role(spec: ReplicaSpec) -> bool:
-    """Whether the replicas have a TensorFlow role, so that a TFJob can have them."""
+    """Whether the replicas have a TensorFlow role, which a TFJob requires."""
     return spec.role is not Role.OTHER
 
 
@@ -351,14 +353,14 @@ def role_path(job: Job, role: str) -> FieldPath:
 
 
 class _Aspect(NamedTuple):
-    """Something that the formats can express differently."""
+    """An aspect of a job that the formats can express differently."""
 
     consequence: str
-    """What it means if the result differs."""
+    """The consequence of a difference in the result."""
     volcano: str = ""
-    """Its field in a Volcano Job, or in a task."""
+    """The field of the aspect in a Volcano Job, or in a task."""
     v1alpha1: str = ""
-    """Its field in a TFJob v1alpha1, or in an entry of its replicas."""
+    """The field of the aspect in a TFJob v1alpha1, or in an entry of its replicas."""
 
 
 _NOTES: Final = "metadata.annotations"
@@ -440,7 +442,7 @@ def _difference(aspect: str, before: Any, after: Any) -> str:
 
 
 def _exits(before: Sequence[Action], after: Sequence[Action]) -> str:
-    """The exit codes for which the action differs, of those that represent their classes."""
+    """The sample exit codes for which the action differs."""
     groups: dict[tuple[Action, Action], list[str]] = {}
     for (code, memory), old, new in zip(EXIT_SAMPLES, before, after, strict=True):
         name = "out of memory" if memory else "unknown" if code is None else str(code)
@@ -460,7 +462,7 @@ _NOT_IN_THE_JOB: Final[Mapping[Dialect, tuple[str, ...]]] = {
 
 
 def _unread(source: Parsed) -> Iterator[Problem]:
-    """Fields of the document that tf-dist does not use, so that the job does not have them."""
+    """Fields of the document that tf-dist does not use, and that are therefore not part of the job."""
     spec = source.document["spec"]
     for key in _NOT_IN_THE_JOB[source.job.dialect]:
         if spec.get(key):

@@ -1,7 +1,7 @@
 """Checks of environment variables: variables that are too long for Linux, and references to undefined variables.
 
 Linux cannot start a program with a variable of more than 131,071 bytes ("argument list too long"), so every container
-of such a job would fail. The lengths are computed without building the text, because stored jobs are checked in every
+of such a job would fail. The lengths are computed without building the values, because stored jobs are checked in every
 pass.
 """
 
@@ -20,16 +20,15 @@ from tf_dist.core.model.fieldpath import FieldPath, list_items, suggestion, text
 from tf_dist.core.model.job import MAX_REPLICAS, Dialect, Job, ReplicaId, ReplicaSpec, Role, TFConfigStyle
 
 MAX_VARIABLE: Final = 131_071
-"""The bytes of ``NAME=value``; the kernel adds a NUL (``MAX_ARG_STRLEN``)."""
+"""The maximum number of bytes of ``NAME=value``, without the NUL that the kernel counts (``MAX_ARG_STRLEN``)."""
 
 _MAX_ADDRESS: Final = 300
-"""The maximum bytes of an address in any variable: a DNS name has at most 253 characters, plus a port, quotes
-and an index.
+"""The maximum number of bytes of an address in any variable: a DNS name of 253 characters, a port, quotes and an index.
 """
 
 
 def check_environment(job: Job, out: FieldErrors) -> None:
-    """An error for each variable that is too long for Linux; a warning if it gets too long when the job grows."""
+    """Errors for variables that are too long for Linux; warnings for variables that get too long when the job grows."""
     if sum(spec.most for spec in job.replica_specs) * _MAX_ADDRESS < MAX_VARIABLE:
         return
     hint = "run fewer replicas, or shorten the names of the job and its namespace"
@@ -51,7 +50,7 @@ def check_environment(job: Job, out: FieldErrors) -> None:
 
 
 def _lengths(job: Job) -> Iterator[tuple[str, int]]:
-    """The variables that name every replica, each with the most bytes that it has in any container."""
+    """The variables that name every replica, each with its maximum number of bytes over all containers."""
     if job.tf_config is not TFConfigStyle.NONE:
         sparse = job.tf_config is TFConfigStyle.SPARSE
         seeing = [spec for spec in job.replica_specs if (spec.role.leads if sparse else spec.role is Role.EVALUATOR)]
@@ -65,7 +64,7 @@ def _lengths(job: Job) -> Iterator[tuple[str, int]]:
 
 # ``$$`` is an escaped dollar sign. A shell runs ``$(date)`` as a program, so names in lower case are ignored.
 _REFERENCE: Final = re.compile(r"\$\$|\$\(([A-Z_][A-Z0-9_]*)\)")
-# Variables that Kubernetes sets for Services, and those of the steps of workflows.
+# Variables that Kubernetes sets for Services, and variables of the steps of workflows.
 _SET_BY_OTHERS: Final = re.compile(r"\w+_SERVICE_(?:HOST|PORT(?:_\w+)?)|\w+_PORT(?:_\w+)?|TF_DIST_\w+")
 # A hint compares a name with the known names, and a document can contain tens of thousands of references.
 _MOST_WARNINGS: Final = 10
@@ -75,7 +74,7 @@ _MOST_COMPARED: Final = 100
 def advise_references(job: Job, container: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
     """Warn about references ``$(NAME)`` to variables that ``env`` does not define: Kubernetes does not replace them.
 
-    Kubernetes does not replace references to variables of the image, or in ``env`` to later entries.
+    Neither does Kubernetes replace references to variables of the image, or in ``env`` to later entries.
     """
     if container.get("envFrom"):
         return  # the keys of ConfigMaps and Secrets are unknown here
@@ -140,12 +139,12 @@ def _task(viewer: ReplicaSpec, type_: str) -> dict[str, Any]:
 
 
 def _frame(kept: dict[str, Any], types: list[str]) -> int:
-    """The length of a TF_CONFIG without any address."""
+    """The length of a TF_CONFIG without addresses."""
     return len(json.dumps({"cluster": {type_: [] for type_ in types}, **kept}, separators=(",", ":")))
 
 
 def _list(job: Job, spec: ReplicaSpec) -> int:
-    """The length of a spec's addresses with their quotes, and commas between them."""
+    """The length of a spec's addresses with their quotes and the commas between them."""
     return _total(spec, lambda index: names.endpoint(job, spec, index)) + max(0, 3 * spec.replicas - 1)
 
 
@@ -154,7 +153,7 @@ def _hosts(job: Job, spec: ReplicaSpec) -> int:
 
 
 def _total(spec: ReplicaSpec, text: Callable[[int], str]) -> int:
-    """The length of ``text`` over all replicas of a spec, whose texts differ in the digits of the index only."""
+    """The length of ``text`` over all replicas of a spec. The texts differ only in the digits of the index."""
     first, longer = len(text(0)), len(text(10)) - len(text(0))
     more_digits = sum(max(0, spec.replicas - bound) for bound in (10, 100, 1_000, 10_000, MAX_REPLICAS))
     return spec.replicas * first + longer * more_digits

@@ -1,8 +1,8 @@
 """Fallbacks of a job: its alternatives if it is not admitted in time, or loses its admission.
 
-``tf-dist.dev/fallback`` has a list as JSON. Each entry describes a job: the document with these changes, which are
-named like the arguments of the operator and the step. The gang queues once, with all of them; see
-``gang/alternatives``. ``parse`` and ``read`` extend those of ``parsing`` by fallbacks.
+``tf-dist.dev/fallback`` contains a list as JSON. Each entry describes a job: the document with the changes of the
+entry, which have the names of the arguments of the operator and the step. The gang is queued once, with all fallbacks
+(``gang/gang_builder``). ``parse`` and ``read`` add fallbacks to the functions of ``parsing``.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _is_resources(value: object) -> bool:
     )
 
 
-# By the name of the argument: the field of ``StepOverrides``, what is right, what it is called, and an example.
+# By the name of the argument: the field of ``StepOverrides``, the check of a value, the words for it, and an example.
 _CHANGES: Final[Mapping[str, tuple[str, Callable[[object], bool], str, str]]] = {
     "workers": ("workers", _is_count, "a number of workers", "write 4"),
     "ps": ("ps", _is_count, "a number of parameter servers", "write 1"),
@@ -71,7 +71,7 @@ _CHANGES: Final[Mapping[str, tuple[str, Callable[[object], bool], str, str]]] = 
 
 
 def check_fallbacks(given: object, path: FieldPath, out: FieldErrors, open_: _Open = lambda _: False) -> None:
-    """Errors for an invalid list of fallbacks. ``open_``: whether a value is only known later (a template)."""
+    """Errors for an invalid list of fallbacks. ``open_``: whether a value is known only later (a template)."""
     if open_(given):
         return
     if not isinstance(given, list | tuple):
@@ -104,11 +104,11 @@ def policy_annotations(
     open_: _Open = lambda _: False,
     spelling: Callable[[str], str] = str,
 ) -> dict[str, str]:
-    """The annotations for these arguments of an operator or a step; InvalidJob with all problems.
+    """The annotations for these arguments of an operator or a step. Raises InvalidJob with all problems.
 
-    ``admission_timeout``: seconds, or a text such as ``10m``. With fallbacks it is a setting of the job, otherwise only
-    of the client. None: not given. ``has_fallbacks``: the document has fallbacks. ``open_``: whether a value is only
-    known later. ``spelling``: an argument's name as its author writes it (``--on-eviction``), for messages.
+    ``admission_timeout``: seconds, or a text such as ``10m`` (None: not given). With fallbacks, it is a setting of the
+    job, otherwise only of the client. ``has_fallbacks``: the document has fallbacks. ``open_``: whether a value is
+    known only later. ``spelling``: an argument's name as its author writes it (``--on-eviction``), for messages.
     """
     out = FieldErrors()
     found: dict[str, str] = {}
@@ -141,7 +141,7 @@ def policy_annotations(
 
 
 def parse(document: Any, *, strict: bool = True, limit: int | None = None) -> parsing.Parsed:
-    """``parsing.parse`` with fallbacks, whose problems are part of the list."""
+    """``parsing.parse`` with fallbacks. Problems of fallbacks are part of the list."""
     try:
         found = parsing.parse(document, strict=strict, limit=limit)
     except InvalidJob as error:
@@ -210,7 +210,7 @@ def _entries(written: str, out: FieldErrors) -> list[Mapping[str, Any]]:
 
 
 def _changed(document: Document, job: Job, entry: Mapping[str, Any]) -> Document:
-    """The document as one of its fallbacks, with minimums that do not exceed the replicas."""
+    """The document with the changes of a fallback, and with minimums that do not exceed the replicas."""
     changes: dict[str, Any] = {_CHANGES[key][0]: value for key, value in entry.items()}
     for count in ("workers", "ps"):
         if count in changes:

@@ -1,7 +1,7 @@
-"""Field errors: everything wrong with a document, each with its path and a hint; checks of single values.
+"""Field errors: all problems of a document, each with its path and a hint, and checks of single values.
 
-Checks write into one :class:`FieldErrors`, so a document is always read to its end. Pydantic's messages are reworded,
-because they are about Python types, which mean nothing to the author of a YAML file.
+All checks add their problems to the same :class:`FieldErrors`, so every document is read to its end. Pydantic's
+messages are reworded, because they name Python types, which the author of a YAML file does not know.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _QUANTITY_HINT: Final = "write a number and a suffix, of at most 2^63: 500m, 2, 
 
 
 def describe_value(value: object) -> str:
-    """A found value in words of YAML: ``the text '2'``, ``a list``, ``nothing``."""
+    """A value in the words of YAML: ``the text '2'``, ``a list``, ``nothing``."""
     match value:
         case None:
             return "nothing (null)"
@@ -53,7 +53,7 @@ def unknown_value(value: object) -> str:
 
 
 def quote_hint(value: object) -> str:
-    """The hint for a scalar that YAML read as something else than text."""
+    """The hint for a scalar that YAML read as another type than text."""
     if value is None:
         return "write a text, or leave it out"
     if isinstance(value, bool):
@@ -64,10 +64,9 @@ def quote_hint(value: object) -> str:
 
 
 def in_source_words(problem: Problem, value: object, written: str) -> Problem:
-    """The problem of a scalar, with the scalar as written in the file: YAML reads ``2.10`` as 2.1, and in quotes it
-    stays 2.10.
+    """The problem of a scalar, with the scalar as written in the file, because YAML reads ``2.10`` as 2.1.
 
-    ``written``: the text of the scalar without quotes, "" if the file has none.
+    ``written``: the text of a scalar without quotes; "" for other values.
     """
     described = describe_value(value)
     if isinstance(value, str) or not written or described not in problem.message:
@@ -89,12 +88,13 @@ def _short(value: object) -> str:
 
 @dataclass(slots=True)
 class FieldErrors:
-    """The problems of one document, in the order they are found: errors refuse it, warnings are shown.
+    """The errors and warnings of a document, in the order in which the checks report them.
 
-    ``partial``: some keys could not be read. Checks that relate several keys then report nothing, instead of reporting
-    the same mistake again in a misleading place. ``advice``: whether warnings are wanted; otherwise checks that only
-    warn may be skipped. ``strict``: whether unknown keys are errors; otherwise they are warnings, as for an API server.
-    ``limit``: InvalidJob is raised at this number of errors; no warnings are collected beyond it (None: no limit).
+    ``partial``: some keys could not be read. Checks that relate several keys then report nothing, because they would
+    report the same mistake again at a misleading path. ``advice``: whether warnings are collected. If not, checks that
+    only warn may be skipped. ``strict``: whether unknown keys are errors; otherwise they are warnings, as in an API
+    server. ``limit``: the number of errors at which InvalidJob is raised, and the number of warnings after which
+    ``full`` is true (None: no limit).
     """
 
     partial: bool = False
@@ -108,7 +108,7 @@ class FieldErrors:
 
     @property
     def errors(self) -> tuple[Problem, ...]:
-        """Why the document cannot become a job."""
+        """The reasons why the document cannot become a job."""
         return tuple(self._errors)
 
     @property
@@ -124,7 +124,8 @@ class FieldErrors:
     def error(self, loc: FieldPath, message: str, hint: str = "") -> None:
         """Add an error: the document cannot become a job.
 
-        A wrong value is not also reported as missing, and no part of a missing or unreadable value is reported.
+        A value with another error is not reported as missing. Errors inside a missing or unreadable value are not
+        reported.
         """
         path = format_field_path(loc)
         if any(path.startswith((f"{one}.", f"{one}[")) for one in self._unreadable):
@@ -136,7 +137,7 @@ class FieldErrors:
                 self.raise_errors()
 
     def contradiction(self, loc: FieldPath, message: str, hint: str) -> None:
-        """Add an error about a value as a whole: it cannot be read, or its parts exclude each other.
+        """Add an error about a value as a whole: it cannot be read, or its parts contradict each other.
 
         Errors inside it are not reported.
         """
@@ -146,13 +147,14 @@ class FieldErrors:
         self._unreadable.add(path)
 
     def doubtful(self, loc: FieldPath, message: str, hint: str = "") -> None:
-        """Add a setting that an API server accepts, but with which no pod can run: an error, or a warning if
-        it is stored already.
+        """Add a problem about a setting that an API server accepts, but with which no pod can run.
+
+        The problem is an error if ``strict`` is set, and otherwise a warning.
         """
         (self.error if self.strict else self.warn)(loc, message, hint)
 
     def has_error_in(self, loc: FieldPath) -> bool:
-        """Whether there is an error about a part of this value."""
+        """Whether an error about a part of this value was added."""
         path = format_field_path(loc)
         return any(wrong.startswith((f"{path}.", f"{path}[")) for wrong in self._wrong)
 
@@ -166,11 +168,11 @@ class FieldErrors:
         return format_field_path(loc) in self._wrong
 
     def unknown_key(self, loc: FieldPath, hint: str) -> None:
-        """Add an unknown key."""
+        """Add a problem about an unknown key: an error if ``strict`` is set, and otherwise a warning."""
         (self.error if self.strict else self.warn)(loc, "unknown key", hint)
 
     def raise_errors(self) -> None:
-        """Raise InvalidJob with all errors, if there are any."""
+        """Raise InvalidJob with all errors, unless the document has no errors."""
         if self._errors:
             raise InvalidJob(self._errors)
 
@@ -178,7 +180,7 @@ class FieldErrors:
 def report_schema_errors(
     error: ValidationError, model: type[BaseModel], out: FieldErrors, within: FieldPath = ()
 ) -> list[FieldPath]:
-    """Add pydantic's findings about the value at ``within``; returns the paths of the values that could not be read."""
+    """Add pydantic's errors about the value at ``within``. Returns the paths of the values that could not be read."""
     places: list[FieldPath] = []
     for detail in error.errors(include_url=False):
         if out.full:
@@ -191,7 +193,7 @@ def report_schema_errors(
             out.unknown_key((*within, *loc), suggestion(str(loc[-1]), _keys_at(model, loc[:-1])))
             out.partial |= out.strict
             continue
-        out.partial |= not within  # what is wrong in a template does not concern other keys
+        out.partial |= not within  # an error in a template does not affect other keys
         out.contradiction((*within, *loc), *_translated(detail["type"], detail["input"], detail.get("ctx", {}), loc))
         places.append(loc)
     return places
@@ -205,7 +207,7 @@ _SCHEMA_TYPES: Final = {
     "list_type": "[]",
     "int_type": "int32",
 }
-"""Pydantic's errors of types, by the type in Kubernetes' table."""
+"""The types in Kubernetes' table, by pydantic's type errors."""
 
 
 def _translated(kind: str, found: object, context: Mapping[str, Any], loc: FieldPath) -> tuple[str, str]:
@@ -252,7 +254,7 @@ _WANTED: Final = {
 
 
 def wrong_type(wanted: str, value: object) -> tuple[str, str]:
-    """Message and hint for a value that is not of its type, a name in Kubernetes' table."""
+    """Message and hint for a value of a wrong type. ``wanted``: the name of the right type in Kubernetes' table."""
     what = describe_value(value)
     match wanted:
         case "quantity":
@@ -282,21 +284,21 @@ def wrong_type(wanted: str, value: object) -> tuple[str, str]:
 
 
 def _keys_at(model: type[BaseModel], loc: FieldPath) -> list[str]:
-    """The keys that a mapping at this path of the document may have, as written there."""
+    """The keys that a mapping at this path of the document may have, as documents spell them."""
     here: Any = model
     for part in loc:
         if isinstance(here, type) and issubclass(here, BaseModel):
             here = next((info.annotation for info in here.model_fields.values() if info.alias == part), None)
         else:  # items of a list or a mapping
             here = next(reversed(get_args(here)), None)
-        if get_origin(here) not in (dict, list):  # a type without its ``| None``
+        if get_origin(here) not in (dict, list):  # remove ``| None`` from a type
             here = next((one for one in get_args(here) if one is not type(None)), here)
     fields = here.model_fields if isinstance(here, type) and issubclass(here, BaseModel) else {}
     return [info.alias or name for name, info in fields.items()]
 
 
 def read_quantity(value: object) -> Decimal:
-    """The amount of a resource; ValueError with a message, a hint, and the amount if it is only negative."""
+    """The amount of a resource; ValueError with a message, a hint, and the amount if it is negative (else None)."""
     try:
         amount = parse_quantity(value)
     except ValueError:
@@ -307,7 +309,7 @@ def read_quantity(value: object) -> Decimal:
 
 
 def check_quantity(value: object, loc: FieldPath, out: FieldErrors) -> Decimal | None:
-    """The amount of a resource, with an error if it is negative; None, with an error, if it cannot be read."""
+    """The amount of a resource, or None if it cannot be read. Adds an error if it is negative or cannot be read."""
     try:
         return read_quantity(value)
     except ValueError as error:

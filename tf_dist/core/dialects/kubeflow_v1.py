@@ -1,6 +1,6 @@
 """``kubeflow.org/v1`` TFJob (training-operator 1.9): schema, defaults, validation, and conversion to a job.
 
-The rules are those of Kubeflow's validating webhook, and further ones for jobs that it accepts but cannot run.
+The rules are those of Kubeflow's validating webhook, and further rules for jobs that Kubeflow accepts but cannot run.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class SchedulingPolicy(SchemaModel):
     min_resources: dict[str, Any] | None = None
     """Not used: tf-dist adds up what the pods request."""
     priority_class: str | None = None
-    """A PriorityClass. It decides which job is admitted first, and which is preempted."""
+    """A PriorityClass. It decides which job is admitted first, and which job is preempted."""
     schedule_timeout_seconds: Seconds | None = None
     """How long the pods may wait for their nodes, in seconds."""
 
@@ -93,7 +93,7 @@ class RunPolicyShape(SchemaModel):
     suspend: bool | None = None
     """Whether the job is suspended."""
     managed_by: Literal["kubeflow.org/training-operator", "kueue.x-k8s.io/multikueue"] | None = None
-    """The controller of the job; tf-dist reconciles it only if this is kubeflow.org/training-operator."""
+    """The controller of the job; tf-dist reconciles the job only if this is kubeflow.org/training-operator."""
     scheduling_policy: SchedulingPolicy | None = None
     """Settings of gang admission."""
 
@@ -115,7 +115,7 @@ class Replicas(SchemaModel):
 
 
 class Spec(SchemaModel):
-    """The job, with the retired keys in the place where v1.0 had them."""
+    """The job, including the retired keys, which v1.0 had directly under the spec."""
 
     run_policy: RunPolicyShape | None = None
     """Limits and housekeeping."""
@@ -126,13 +126,13 @@ class Spec(SchemaModel):
     enable_dynamic_worker: bool | None = None
     """Whether workers may be added and removed while the job runs."""
     clean_pod_policy: CleanPods | None = None
-    """Which pods are deleted when the job has ended. Its place in v1.0."""
+    """Which pods are deleted when the job has ended. The path of v1.0."""
     backoff_limit: Count | None = None
-    """The number of restarts of any kind after which the job fails. Its place in v1.0."""
+    """The number of restarts of any kind after which the job fails. The path of v1.0."""
     active_deadline_seconds: LongSeconds | None = None
-    """How long the job may be active, in seconds from the admission of its gang. Its place in v1.0."""
+    """How long the job may be active, in seconds from the admission of its gang. The path of v1.0."""
     ttl_seconds_after_finished: Seconds | None = None
-    """How long the job is kept after its end, in seconds. Its place in v1.0."""
+    """How long the job is kept after its end, in seconds. The path of v1.0."""
 
     @property
     def policy(self) -> RunPolicyShape:
@@ -146,7 +146,7 @@ class Spec(SchemaModel):
 
     @property
     def types(self) -> dict[str, str]:
-        """The keys of the replicas by their type, as Kubeflow writes it."""
+        """The keys of the replicas by their type, in Kubeflow's spelling."""
         return {normalized_type(key): key for key in self.tf_replica_specs}
 
     @property
@@ -162,9 +162,10 @@ class TFJob(Envelope):
 
 
 RETRYABLE: Final = ExitCodes(ranges=((-INT32_MAX - 1, -1), (128, 255)), unknown=True, start_failures=False)
-"""Killed by a signal, or unknown: a retry can help. Codes 1 to 127 are failures of the program, for which it cannot.
+"""The exit codes after which a retry can succeed: those of signals, and unknown codes. Codes 1 to 127 are failures of
+the program.
 
-Code 128 means that a container cannot be started, so it is not retried.
+Containers that could not be started (code 128) are not retried.
 """
 
 _LOST: Final = frozenset({Event.POD_EVICTED, Event.NODE_LOST})
@@ -182,11 +183,11 @@ RESTART_POLICIES: Final[Mapping[str, tuple[Rule, ...]]] = {
 }
 """The rules of each restart policy."""
 TOLERANT: Final = (Rule(events=_FAILED, action=Action.IGNORE), _REPLACE_LOST)
-"""Rules of dynamic workers that are not restarted: the other workers continue after a failure."""
+"""The rules of dynamic workers that are not restarted: the other workers continue after a failure."""
 
 
 def default_spec(spec: Document) -> Document:
-    """The spec as training-operator's defaulting makes it. Keys in their v1.0 place move to their current place."""
+    """The spec with the defaults of training-operator. Keys at their path of v1.0 move to their current path."""
     if not isinstance(spec.get("runPolicy"), Mapping | None):
         return spec
     retired = {key: spec[key] for key in RETIRED_KEYS if spec.get(key) is not None}
@@ -197,7 +198,7 @@ def default_spec(spec: Document) -> Document:
         filled["successPolicy"] = ""
     if isinstance(specs := spec.get("tfReplicaSpecs"), Mapping):
         names = [normalized_type(key) if isinstance(key, str) else key for key in specs]
-        # Two spellings of one type are an error to report: one must not hide the other.
+        # Two spellings of the same type are an error, which is reported later: keep both.
         keys = names if len(set(names)) == len(names) else list(specs)
         filled["tfReplicaSpecs"] = dict(zip(keys, map(_defaulted_replicas, specs.values()), strict=True))
     return filled
@@ -211,7 +212,7 @@ def _defaulted_replicas(replicas: object) -> object:
 
 
 def _with_port(template: object) -> object:
-    """The template with ``tfjob-port`` on the container that trains (the first, if none is named so)."""
+    """The template with ``tfjob-port`` on the training container (the first container, if none has its name)."""
     listed = value_at(template, "spec", "containers")
     if not isinstance(template, Mapping) or not isinstance(listed, list) or not listed:
         return template
@@ -291,9 +292,7 @@ def _replica_spec(key: str, replicas: Replicas, annotations: Mapping[str, str], 
 
 
 def _success(spec: Spec, specs: tuple[ReplicaSpec, ...]) -> tuple[SuccessRule, ...]:
-    """The chief decides about success. Without a chief, worker 0 decides, or all workers do (they need not
-    wait for each other).
-    """
+    """The rules of success: the chief decides. Without a chief, worker 0 or all workers decide."""
     leader = next((one.type for one in specs if one.role.leads), None)
     if leader is not None:
         return (SuccessRule(type=leader),)
@@ -309,12 +308,12 @@ _BY_FOLDED = {name.casefold(): name for name in TYPES}
 
 
 def normalized_type(key: str) -> str:
-    """The replica type as Kubeflow writes it, in any case of letters: ``WORKER`` is Worker; others stay as they are."""
+    """The replica type in Kubeflow's spelling, for a key in any letter case (``WORKER``). Other keys are unchanged."""
     return _BY_FOLDED.get(key.casefold(), key) if key.isascii() else key
 
 
 def validate(job: TFJob, out: FieldErrors) -> None:
-    """Check all rules about our own keys."""
+    """Check all rules about the keys of this format."""
     spec = job.spec
     most = common_annotations.worker_bound(job.metadata.annotations, MAX_WORKERS) or 0
     groups = [
@@ -409,7 +408,7 @@ def _check_elastic(job: TFJob, out: FieldErrors) -> None:
 
 
 def _advise_restart(key: str, replicas: Replicas, out: FieldErrors) -> None:
-    """Warn about a policy of the template that has no effect."""
+    """Warn about a restart policy of the template that has no effect."""
     written = value_at(replicas.template, "spec", "restartPolicy")
     policy = replicas.restart_policy or "Never"
     used = "Never" if policy == "ExitCode" else policy
@@ -420,7 +419,7 @@ def _advise_restart(key: str, replicas: Replicas, out: FieldErrors) -> None:
 
 
 def _advise_always(spec: Spec, out: FieldErrors) -> None:
-    """Warn if the replicas that decide success never end, because the kubelet restarts them."""
+    """Warn if the replicas that decide about success never end, because the kubelet restarts them."""
     deciding = next((spec.types[name] for name in ("Chief", "Master", "Worker") if name in spec.types), None)
     if deciding is None or spec.tf_replica_specs[deciding].restart_policy != "Always":
         return
@@ -437,7 +436,7 @@ _VERSION_1: Final = re.compile(r":v?1\.[0-9][^/]*$")
 
 
 def _advise_master(spec: Spec, out: FieldErrors) -> None:
-    """Warn of a Master unless its image is tagged as TensorFlow 1; a lone replica gets no TF_CONFIG."""
+    """Warn about a Master unless its image has a tag of TensorFlow 1. A single replica gets no TF_CONFIG."""
     key = spec.types.get("Master")
     if key is None or spec.total == 1:
         return
@@ -451,7 +450,7 @@ def _advise_master(spec: Spec, out: FieldErrors) -> None:
 
 
 def _advise_leftovers(spec: Spec, out: FieldErrors) -> None:
-    """Warn about replicas that will keep running, or a job that never ends."""
+    """Warn about replicas that keep running, and about a job that never succeeds."""
     types = {normalized_type(key) for key, replicas in spec.tf_replica_specs.items() if replicas.count}
     if "PS" in types and (spec.policy.clean_pod_policy or spec.clean_pod_policy) is None:
         out.warn(
@@ -464,7 +463,7 @@ def _advise_leftovers(spec: Spec, out: FieldErrors) -> None:
 
 
 def update_problems(old: Document, new: Document) -> tuple[Problem, ...]:
-    """The forbidden changes of an update of a TFJob of either layout: ``managedBy``."""
+    """The forbidden changes of an update of a TFJob, of any version: ``managedBy`` cannot change."""
     place: FieldPath = ("spec", "runPolicy", "managedBy")
     before, after = (value_at(document, *map(str, place)) or TRAINING_OPERATOR for document in (old, new))
     if before == after:

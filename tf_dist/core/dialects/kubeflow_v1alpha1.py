@@ -1,8 +1,8 @@
-"""``kubeflow.org/v1alpha1`` TFJob with the keys of the DRAGON fork: schema, defaults, validation, and conversion to a
-job.
+"""``kubeflow.org/v1alpha1`` TFJob: schema, defaults, validation, and conversion to a job.
 
-The first rules are those of the original's ``ValidateTFJobSpec``. The others are for jobs that it accepted but could
-not run: a chief that does not exist, two entries of one type, contradictory bounds.
+The schema includes the keys of the DRAGON fork. The rules are those of the original's ``ValidateTFJobSpec``, and rules
+for jobs that the original accepted but could not run: a chief that does not exist, two entries of the same type,
+contradictory bounds.
 """
 
 from __future__ import annotations
@@ -94,13 +94,13 @@ class Chief(SchemaModel):
     """The replica that ends the job."""
 
     replica_name: ReplicaType
-    """Its type."""
+    """The type of the replica."""
     replica_index: Count = 0
-    """Its index."""
+    """The index of the replica."""
 
 
 class TerminationPolicy(SchemaModel):
-    """The condition of the job's end; a chief is the only option."""
+    """The condition of the job's end; the only option is a chief."""
 
     chief: Chief
     """The replica whose end is the end of the job."""
@@ -122,9 +122,9 @@ class Spec(SchemaModel):
     cleanup_pod_policy: Literal["All", "Running", "None"] | None = None
     """Which pods are deleted when the job has ended."""
     min_instance: ReplicaCount | None = Field(None, alias="min-instance")
-    """The fewest workers."""
+    """The minimum number of workers."""
     max_instance: ReplicaCount | None = Field(None, alias="max-instance")
-    """The most workers."""
+    """The maximum number of workers."""
     batch_size: Int64 | None = Field(None, alias="batch-size")
     """Not used."""
     model_name: str | None = None
@@ -145,7 +145,7 @@ class Spec(SchemaModel):
 
     @property
     def workers(self) -> Replicas | None:
-        """The first entry of workers."""
+        """The first entry of type WORKER."""
         return next((one for one in self.replica_specs if one.kind == "WORKER"), None)
 
 
@@ -159,15 +159,16 @@ _FAILED: Final = frozenset({Event.POD_FAILED})
 REPLACE_POD: Final = Rule(
     events=frozenset({Event.POD_FAILED, Event.POD_EVICTED, Event.NODE_LOST}), action=Action.RESTART_POD
 )
-"""The rules of replicas that do not lead."""
+"""The rule of replicas that are not the chief."""
 _SURVIVABLE: Final = replace(RETRYABLE, oom=False)
-"""Retryable, unless the container ran out of memory, because it would again."""
+"""Retryable codes, except after an out-of-memory kill, because the container would run out of memory again."""
 
 
 def default_spec(spec: Document) -> Document:
-    """The spec as the original's ``SetDefaults_TFJob`` makes it.
+    """The spec with the defaults of the original's ``SetDefaults_TFJob``.
 
-    ``RuntimeId`` is left out. The original draws it when the job starts; from a file, every run would get the same.
+    ``RuntimeId`` has no default. The original generates it when a job starts; from a file, every run would get the
+    same value.
     """
     chief = {"chief": {"replicaName": "MASTER", "replicaIndex": 0}}
     filled = with_defaults(spec, tfImage=DEFAULT_IMAGE, terminationPolicy=chief)
@@ -188,7 +189,7 @@ def build(job: TFJob) -> Job:
     chief = spec.chief
     specs = tuple(_replica_spec(replicas, spec, chief) for replicas in spec.replica_specs)
     leader = chief.replica_name.lower()
-    # The field that the original writes into the spec at the start of a job: the RuntimeId, if the user gave none.
+    # The original writes the RuntimeId into the spec at the start of a job, if the user gave none.
     stored = job.metadata.uid is not None
     return Job(
         dialect=Dialect.TFJOB_V1ALPHA1,
@@ -200,7 +201,7 @@ def build(job: TFJob) -> Job:
         success=(SuccessRule(type=leader, index=chief.replica_index),),
         running_types=(leader,),
         run_policy=RunPolicy(
-            # The original leaves parameter servers running for ever; its last release removed what still ran.
+            # The original leaves parameter servers running forever. Its last release removed pods that still ran.
             clean_pods=CleanPodPolicy(spec.cleanup_pod_policy or "Running"),
             suspend=job.metadata.suspended,
         ),
@@ -214,7 +215,7 @@ def build(job: TFJob) -> Job:
 
 
 def runtime_id(metadata: Metadata) -> str:
-    """Four characters that differ between two runs of one name, derived from the job."""
+    """Four characters that are derived from the job, and that differ between two runs with the same name."""
     return short_hash(metadata.uid or metadata.key, length=4)
 
 
@@ -241,7 +242,7 @@ def _replica_spec(replicas: Replicas, spec: Spec, chief: Chief) -> ReplicaSpec:
 
 
 def chief_rules(index: int) -> tuple[Rule, ...]:
-    """Only failures of the chief decide, not those of its siblings."""
+    """The rules of the chief's replica type. Only failures of the chief end the job, not those of its siblings."""
     return (
         Rule(events=_FAILED, action=Action.RESTART_POD, codes=_SURVIVABLE, index=index),
         Rule(events=_FAILED, action=Action.FAIL_JOB, index=index),
@@ -253,7 +254,7 @@ _SPECS: Final = LAYOUTS[Dialect.TFJOB_V1ALPHA1].replicas
 
 
 def validate(job: TFJob, out: FieldErrors) -> None:
-    """Check all rules about our own keys."""
+    """Check all rules about the keys of this format."""
     spec = job.spec
     check_metadata(job.metadata, out, letter_first=True)
     if spec.runtime_id and check_label(spec.runtime_id, ("spec", "RuntimeId"), out):
@@ -279,9 +280,9 @@ def validate(job: TFJob, out: FieldErrors) -> None:
 
 
 def _check_names(metadata: Metadata, spec: Spec, out: FieldErrors) -> None:
-    """Check a RuntimeId of the user, which is part of service names of at most 63 characters.
+    """Check a RuntimeId of the user, which is part of Service names of at most 63 characters.
 
-    The original shortens only the job's name; the API server refuses longer names.
+    The original shortens only the job's name, and the API server rejects longer names.
     """
     start = len(metadata.job_name[:KEPT_NAME])
     rest = (len(f"-{one.kind}--{one.count - 1}") for one in spec.replica_specs if one.count > 0)
@@ -293,7 +294,7 @@ def _check_names(metadata: Metadata, spec: Spec, out: FieldErrors) -> None:
 
 def _check_replicas(replicas: Replicas, loc: FieldPath, out: FieldErrors) -> None:
     if out.is_wrong((*loc, "tfReplicaType")):
-        return  # what it needs depends on its type
+        return  # the required keys depend on the type
     if replicas.kind == "MASTER" and replicas.count > 1:
         out.error((*loc, "replicas"), f"{replicas.count} masters: there can be one", "write 1, or leave it out")
     if replicas.default_server:
@@ -352,7 +353,7 @@ def _check_elastic(spec: Spec, out: FieldErrors) -> None:
 
 
 def _check_batches(spec: Spec, out: FieldErrors) -> None:
-    """Check that workers have the argument by which they receive their part of the total."""
+    """Check that workers have the argument with which they receive their share of the total."""
     place, workers = ("spec", "total-number"), spec.workers
     if not spec.total_number:
         return

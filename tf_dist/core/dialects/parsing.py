@@ -1,4 +1,4 @@
-"""Parsing of job documents: strict, with every problem, for files; tolerant and fast for stored objects."""
+"""Parsing of job documents: strict and with all problems for files, tolerant and fast for stored objects."""
 
 from __future__ import annotations
 
@@ -45,11 +45,10 @@ class Parsed:
 
 
 def parse(document: Any, *, strict: bool = True, limit: int | None = None) -> Parsed:
-    """Parse a user's document; InvalidJob holds all of its errors.
+    """Parse a user's document. Raises InvalidJob with all errors.
 
-    ``strict``: unknown keys are errors; otherwise they are warnings, as a cluster ignores them, too. ``limit``: see
-    ``FieldErrors``. Documents are never changed. ``Parsed.document`` and the job share unchanged parts with
-    the original.
+    ``strict``: unknown keys are errors. Otherwise they are warnings, because a cluster ignores them. ``limit``: see
+    ``FieldErrors``. The document is never changed. ``Parsed.document`` and the job share unchanged parts with it.
     """
     try:
         return _parsed(document, FieldErrors(strict=strict, limit=limit))
@@ -82,7 +81,7 @@ def _advise(job: Job, document: Document, out: FieldErrors) -> None:
         containers = list(template_containers(raw.template))
         for place, container in containers:
             named = [value_at(entry, "name") for entry in list_items(container.get("env"))]
-            # The user's precedes tf-dist's in the environment, so tf-dist's takes effect.
+            # The user's variable precedes tf-dist's variable in the environment, so the latter takes effect.
             if job.tf_config is not TFConfigStyle.NONE and "TF_CONFIG" in named:
                 out.warn((*raw.loc, *place, "env"), "tf-dist sets TF_CONFIG, and this one is overridden", "remove it")
         for place, container in (*template_containers(raw.template, "initContainers"), *containers):
@@ -94,7 +93,7 @@ def _advise(job: Job, document: Document, out: FieldErrors) -> None:
                 said = placeholders.placeholder_problem(format_field_path(loc), found)
                 out.warn(loc, said.message, said.hint)
     for loc, name in classes:
-        if text(name).startswith(SYSTEM_CLASSES):  # of components of the cluster: admission refuses them
+        if text(name).startswith(SYSTEM_CLASSES):  # for components of the cluster: admission refuses these classes
             message = f'priority class "{name}" is for components of the cluster: the job waits forever'
             out.warn(loc, message, "name another priority class, or none")
 
@@ -102,8 +101,8 @@ def _advise(job: Job, document: Document, out: FieldErrors) -> None:
 def read(stored: Document) -> Job:
     """The job of an object of a cluster; InvalidJob if it is invalid.
 
-    Unknown keys are ignored (the server may be newer), pod templates are checked only in outline, and TFJobs are read
-    by their layout. Fast enough for every job in every pass.
+    Unknown keys are ignored (the server may be newer), pod templates are checked only in outline, and the layout of a
+    TFJob decides its version. The function is fast enough to read every job in every pass.
     """
     stored = current(stored)
     dialect = spec_dialect(stored, dialect_of(stored))
@@ -125,7 +124,10 @@ def read(stored: Document) -> Job:
 
 
 def as_written(stored: Document) -> dict[str, Any]:
-    """An object of a cluster with the apiVersion of its layout, which the server may have replaced; InvalidJob."""
+    """An object of a cluster with the apiVersion of its layout, which the server may have replaced.
+
+    Raises InvalidJob for other kinds.
+    """
     return {**stored, "apiVersion": spec_dialect(stored, dialect_of(stored)).value}
 
 
@@ -141,7 +143,7 @@ def defaulted(document: Document) -> dict[str, Any]:
 
 
 def suspend_patch(document: Document, suspend: bool) -> dict[str, Any]:
-    """The JSON merge patch that suspends or resumes a job: v1 has a field for it, the others an annotation."""
+    """The JSON merge patch that suspends or resumes a job: v1 has a field for it, other formats use an annotation."""
     annotation = {"metadata": {"annotations": {SUSPEND_ANNOTATION: "true" if suspend else None}}}
     if spec_dialect(document, dialect_of(document)) is not Dialect.TFJOB_V1:
         return annotation
@@ -151,7 +153,7 @@ def suspend_patch(document: Document, suspend: bool) -> dict[str, Any]:
 
 
 def _valid(document: dict[str, Any], model: type[BaseModel], limit: int | None) -> BaseModel:
-    """The document as its schema, ignoring unknown keys."""
+    """The validated document, without unknown keys."""
     try:
         return model.model_validate(document, extra="ignore")
     except ValidationError as error:
@@ -162,7 +164,7 @@ def _valid(document: dict[str, Any], model: type[BaseModel], limit: int | None) 
 
 
 def _check(document: dict[str, Any], dialect: Dialect, out: FieldErrors) -> None:
-    """Check everything: keys and types, then pod templates, then relations between keys."""
+    """Check keys and types, then pod templates, then relations between keys."""
     form = FORMATS[dialect]
     wrong: list[FieldPath] = []
     model: BaseModel | None = None
@@ -174,7 +176,7 @@ def _check(document: dict[str, Any], dialect: Dialect, out: FieldErrors) -> None
         check_template(raw.template, raw.loc, out, replicas=raw.replicas, containers_optional=raw.server)
     _check_size(raw_templates(document, dialect), out)
     if model is None:
-        # Without what is unreadable, so that the rest can be checked.
+        # Without the invalid values, so that the other parts can be checked.
         model = _rest(functools.reduce(_with, filter(None, wrong), document), form.model)
         if model is None:
             return
@@ -183,7 +185,7 @@ def _check(document: dict[str, Any], dialect: Dialect, out: FieldErrors) -> None
 
 
 def _rest(document: dict[str, Any], model: type[BaseModel]) -> BaseModel | None:
-    """The part of a document that can be checked, with empty mappings for missing ones; None if that is too little."""
+    """The part of a document that can be checked, with empty mappings for missing keys; None if too much is missing."""
     for _ in range(2):
         try:
             return model.model_validate(document, extra="ignore")
@@ -207,7 +209,7 @@ def _with(value: Any, loc: Sequence[str | int], new: Any = ...) -> Any:
 
 
 def _check_size(templates: Iterable[RawTemplate], out: FieldErrors) -> None:
-    """Check that all templates together have no more replicas than one type may have."""
+    """Check that all templates together do not have more than the maximum number of replicas."""
     total = 0
     for raw in templates:
         total += raw.replicas if 0 < raw.replicas <= MAX_REPLICAS else 0

@@ -14,9 +14,9 @@ class Placeholder(NamedTuple):
     """A placeholder in a text."""
 
     text: str
-    """The text as written."""
+    """The placeholder as written."""
     hint: str
-    """How to render its language."""
+    """How to render its template language."""
     start: int
     """Its position in the text."""
 
@@ -28,7 +28,7 @@ _GO: Final = (
 _YTT: Final = re.compile(
     r"#@\s*(?:data\.|load\(|if\b|for\b|end\b|def\b|overlay\b)[^\n]*|#@(?:data/values|overlay/)[^\n]*"
 )
-# The first that fits names the language.
+# The first matching pattern decides the language.
 _LANGUAGES: Final = tuple(
     (re.compile(pattern), hint)
     for pattern, hint in (
@@ -68,8 +68,8 @@ _JSONNET: Final = re.compile(
     r"\bstd\.[a-z]\w*|^\s*local\s+\w+\s*=.*|\bimport(?:str)?\s+['\"][^'\"\n]*['\"]", re.MULTILINE
 )
 _TEMPLATES: Final = ((_JSONNET, "render it first: jsonnet FILE | tf-dist validate -"), *_LANGUAGES[:4])
-"""Languages whose text is recognised anywhere in a file; the others only in a value."""
-_LISTS_OF_WORDS: Final = frozenset({"command", "args"})  # a shell may fill in what is written there
+"""Languages that are recognized anywhere in a file; the others are recognized only in a value."""
+_LISTS_OF_WORDS: Final = frozenset({"command", "args"})  # a shell may replace placeholders in them
 
 
 def find_placeholder(text: str) -> Placeholder | None:
@@ -78,12 +78,12 @@ def find_placeholder(text: str) -> Placeholder | None:
 
 
 def find_ytt(text: str) -> Placeholder | None:
-    """The first expression of ytt in a file. To YAML these are comments, so the values seem to be missing."""
+    """The first expression of ytt in a file. YAML reads these expressions as comments, so their values are missing."""
     return _first_of([(_YTT, "render the template first: ytt -f FILE | tf-dist validate -")], text)
 
 
 def find_template(text: str) -> Placeholder | None:
-    """The template language of a file that is not YAML, by its most characteristic mark."""
+    """The first placeholder in a file that is not YAML, of the language that is recognized most reliably."""
     return _first_of(_TEMPLATES, text)
 
 
@@ -100,7 +100,7 @@ def placeholder_problem(path: str, found: Placeholder) -> Problem:
 
 
 def explained(document: Any, problems: Iterable[Problem]) -> Iterator[Problem]:
-    """The problems, in which placeholders are named as the reason."""
+    """The problems. Problems of values with placeholders are replaced by a message about the placeholder."""
     for problem in problems:
         found = _placeholder_at(document, problem.path)
         yield placeholder_problem(problem.path, found) if found else problem
@@ -117,7 +117,7 @@ def _placeholder_at(document: Any, path: str) -> Placeholder | None:
             value = value[part]
         except (KeyError, IndexError, TypeError):
             return None
-    if isinstance(value, Mapping) and len(value) == 1:  # {name} without quotes is a mapping to YAML
+    if isinstance(value, Mapping) and len(value) == 1:  # YAML reads {name} without quotes as a mapping
         ((key, nothing),) = value.items()
         value = f"{{{key}}}" if nothing is None and isinstance(key, str) else None
     if not isinstance(value, str) or _LISTS_OF_WORDS.intersection(map(str, parts)):

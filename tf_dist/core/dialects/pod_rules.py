@@ -1,6 +1,6 @@
-"""The rules of pods that an API server checks: the types of Kubernetes, and rules of fields and of objects.
+"""The rules of pods that an API server checks: the types of Kubernetes, and rules of fields and objects.
 
-A rule belongs to a type of Kubernetes' API, and holds wherever a pod has an object of that type. ``pod_template``
+A rule belongs to a type of the Kubernetes API, and applies to every object of that type in a pod. ``pod_template``
 checks relations between parts of a pod.
 """
 
@@ -35,7 +35,7 @@ from tf_dist.core.openapi.kubernetes_types import (
 FieldRule = Callable[[Any, FieldPath, FieldErrors], None]
 """Checks a field that is present and has the right type."""
 ObjectRule = Callable[[Mapping[str, Any], FieldPath, FieldErrors], None]
-"""Checks relations between the fields of an object; fields of a wrong type are left out."""
+"""Checks relations between the fields of an object, without fields of a wrong type."""
 
 
 # -- fields --
@@ -143,7 +143,7 @@ def _port_number(value: int, loc: FieldPath, out: FieldErrors) -> None:
 
 
 def _host_port(value: int, loc: FieldPath, out: FieldErrors) -> None:
-    if value:  # 0 is the same as none
+    if value:  # 0 means no port
         _port_number(value, loc, out)
 
 
@@ -366,11 +366,11 @@ _REQUIRED: Final[Mapping[str, Mapping[str, str]]] = {
 
 
 class _OneOf(NamedTuple):
-    """Fields of which an object has exactly one."""
+    """Alternative fields: an object must have exactly one of them."""
 
     fields: tuple[str, ...]
     what: str = "source"
-    hint: str = ""  # by default, to keep one of the fields
+    hint: str = ""  # default: keep one of the fields
 
     def check(self, found: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
         if len(_present(found, self.fields)) != 1 and not out.has_error_in(loc):
@@ -612,7 +612,7 @@ def check_typed(value: object, type_: str, loc: FieldPath, out: FieldErrors) -> 
 def check_rules(value: object, type_: str, loc: FieldPath, out: FieldErrors, *, types: bool = False) -> None:
     """Check a value against the rules of all objects in it, without its fields of a wrong type.
 
-    ``types``: whether these are errors, too.
+    ``types``: whether fields of a wrong type are also reported.
     """
     objects: list[TypedObject] = []
     wrong: dict[FieldPath, set[str | int]] = {}
@@ -639,7 +639,7 @@ def _report(mistake: TypeMistake, out: FieldErrors) -> None:
         else:
             out.warn(loc, "unknown key: the API server will drop it")
     elif wanted == NOT_THERE:
-        if (owner, loc[-1]) != ("PodSpec", "containers"):  # require_container's
+        if (owner, loc[-1]) != ("PodSpec", "containers"):  # require_container reports it
             out.error(loc, MISSING, _REQUIRED.get(owner, {}).get(str(loc[-1]), ""))
     elif wanted == "key":
         out.error(loc[:-1], f"a key must be text, not {describe_value(value)}", quote_hint(value))

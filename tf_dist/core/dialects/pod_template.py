@@ -1,9 +1,9 @@
-"""Validation of pod templates: errors that the API server would report at the first pod are reported when the file is
-read.
+"""Validation of pod templates.
 
-``pod_rules`` has the types and rules of Kubernetes' objects. This module checks relations: references by name, ports
-and paths used twice, amounts. An unknown key is probably a typing mistake if it resembles a known one; otherwise it is
-probably newer.
+Errors that the API server would report for the first pod are reported when the file is read. ``pod_rules`` has the
+types and rules of Kubernetes' objects. This module checks relations: references by name, ports and paths that are used
+twice, and amounts. An unknown key is probably a misspelling if it resembles a known key; otherwise it is probably
+newer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tf_dist.core.model.fieldpath import FieldPath, list_items, mapping, mapping
 from tf_dist.core.model.names import is_label_key
 from tf_dist.core.openapi.kubernetes_types import fields_of
 
-# -- stored templates, of which only those parts are checked from which pods are created and which admission counts --
+# -- stored templates: only the parts that pod creation and admission read are checked --
 
 _Quantities = dict[str, Annotated[Any, AfterValidator(read_quantity)]]
 _Items = list[dict[str, Any]]
@@ -79,7 +79,7 @@ def check_frame(template: object, loc: FieldPath, out: FieldErrors) -> None:
 def check_template(
     template: object, loc: FieldPath, out: FieldErrors, *, replicas: int = 1, containers_optional: bool = False
 ) -> None:
-    """Check one raw template. ``containers_optional``: a container is added to it later (v1alpha1's default server)."""
+    """Check a raw template. ``containers_optional``: tf-dist adds the container (v1alpha1's default server)."""
     if isinstance(template, Mapping) and not containers_optional:
         require_container(template, loc, out)
     check_typed(template, "PodTemplateSpec", loc, out)
@@ -89,7 +89,7 @@ def check_template(
 
 
 def require_container(template: object, loc: FieldPath, out: FieldErrors, *, named: str = "") -> None:
-    """Add an error if the template has no container, or none of that name."""
+    """Add an error if the template has no container, or no container with the name ``named``."""
     spec = value_at(template, "spec")
     if spec is None:
         misplaced = "containers" in mapping(template)
@@ -164,7 +164,7 @@ def _check_spread(items: Iterable[_Place], out: FieldErrors) -> None:
 
 
 def _check_volumes(spec: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> dict[str, bool] | None:
-    """The names of the volumes, and whether each may be a block device; None if they cannot be known."""
+    """The names of the volumes, and whether each may be a block device; None if the list of volumes is invalid."""
     names: dict[str, bool] = {}
     for place, volume in _mappings(spec, loc, "volumes"):
         sources = [key for key in fields_of("Volume") if key != "name" and volume.get(key) is not None]
@@ -200,7 +200,7 @@ def _check_containers(
             if container.get(key) is not None and container.get("restartPolicy") != "Always":
                 hint = "remove it, or add restartPolicy: Always"
                 out.contradiction((*place, key), "cannot be set for a container that ends before others", hint)
-    # Init containers have ended when the others start: only these share the pod's ports at the same time.
+    # Init containers end before the other containers start, so only the latter use the pod's ports at the same time.
     for place, container in main:
         _check_ports(container, place, ports, out)
 
@@ -242,7 +242,7 @@ def _check_host_ports(spec: Mapping[str, Any], loc: FieldPath, out: FieldErrors)
 def _check_mounts(
     container: Mapping[str, Any], loc: FieldPath, volumes: Mapping[str, bool] | None, out: FieldErrors
 ) -> None:
-    """Check mounts. ``volumes``: those of the pod, and whether each may be a block device."""
+    """Check mounts. ``volumes``: the volumes of the pod, and whether each may be a block device."""
     paths: set[str] = set()
     for place, mount in _mappings(container, loc, "volumeMounts"):
         _check_volume_name(mount, place, volumes, out)
@@ -252,7 +252,7 @@ def _check_mounts(
         path = mount.get("mountPath")
         if isinstance(path, str) and path:
             normal = path.rstrip("/") or "/"
-            if {path, normal} & paths:  # an API server compares them as written
+            if {path, normal} & paths:  # an API server compares paths as written
                 report = out.error if path in paths else out.doubtful
                 report((*place, "mountPath"), f"{path!r} is mounted twice in this container")
             paths |= {path, normal}
@@ -276,7 +276,7 @@ def _check_volume_name(
 
 
 def read_quantities(amounts: object, loc: FieldPath, out: FieldErrors) -> dict[str, Decimal]:
-    """The amounts of resources that can be read; the others are errors."""
+    """The valid amounts of resources. Adds errors for invalid amounts."""
     found: dict[str, Decimal] = {}
     for name, written in mapping(amounts).items():
         if isinstance(name, str) and (amount := check_quantity(written, (*loc, name), out)) is not None:
@@ -308,9 +308,7 @@ _STANDARD: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
 
 
 def _is_extended(name: str) -> bool:
-    """Whether the resource is a device such as ``nvidia.com/gpu``, which is counted in whole pieces and never
-    shared.
-    """
+    """Whether the resource is a device such as ``nvidia.com/gpu``. Amounts of devices are whole numbers."""
     return "/" in name and "kubernetes.io/" not in name
 
 
@@ -326,12 +324,12 @@ def _check_resource(name: str, amount: Decimal, loc: FieldPath, out: FieldErrors
 
 
 def _check_pod_resources(spec: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
-    """Check resources of the pod itself, which must be at least the sum of its containers' requests."""
+    """Check the resources of the pod itself. Its requests must be at least the sum of its containers' requests."""
     place, resources = (*loc, "resources"), mapping(spec.get("resources"))
     if not resources:
         return
     _check_resources(resources, place, out)
-    silent = FieldErrors(advice=False)  # what cannot be read is reported where it stands
+    silent = FieldErrors(advice=False)  # other checks report invalid amounts, at their own paths
     own = read_quantities(resources.get("requests"), place, silent)
     together = dict.fromkeys(own, Decimal(0))
     for container in mappings(spec.get("containers")) if own else ():

@@ -29,7 +29,7 @@ from tf_dist.core.model.timestamps import parse_duration
 from tf_dist.errors import InvalidQueue, Problem
 
 MAX_SELECTOR_RULES: Final = 64
-"""The maximum number of expressions of a selector. The API server computes the cost of a rule from the maximum."""
+"""The maximum number of expressions of a selector. The API server estimates the cost of a rule from the maximum."""
 
 
 class RuleShape(SchemaModel):
@@ -49,11 +49,11 @@ class SelectorShape(SchemaModel):
     match_labels: dict[str, str] | None = None
     """Labels that a namespace must have."""
     match_expressions: list[RuleShape] | None = None
-    """Rules that its labels must fulfil."""
+    """Rules that a namespace's labels must satisfy."""
 
 
 def check_selector(stated: object, loc: FieldPath, out: FieldErrors) -> None:
-    """Check a selector beyond its shape: keys and values that no label can have, and the number of rules."""
+    """Check the keys and values of a selector, and the number of its rules."""
     check_rules(stated, "LabelSelector", loc, out)
     rules = list_items(value_at(stated, "matchExpressions"))
     if len(rules) > MAX_SELECTOR_RULES:
@@ -74,7 +74,7 @@ class QuotaShape(SchemaModel):
     nominal: Any = None
     """The queue's own quota."""
     borrowing_limit: Any = None
-    """The maximum that the queue may borrow of idle quota of others; default: no limit."""
+    """The maximum that the queue may borrow from idle quota of others; default: no limit."""
     lending_limit: Any = None
     """The maximum of its own idle quota that the queue lends to others; default: all of it."""
 
@@ -83,9 +83,9 @@ class SpecShape(SchemaModel):
     """The queue's quotas and rules."""
 
     parent: str | None = None
-    """The queue above it. Queues with the same parent lend each other idle quota."""
+    """The parent queue. Queues with the same parent lend each other idle quota."""
     weight: Positive | None = None
-    """Its weight in fair sharing, relative to the other queues below the same parent; default: 1."""
+    """The weight in fair sharing, relative to the other queues with the same parent; default: 1."""
     quotas: dict[str, QuotaShape] | None = None
     """Quotas by resource: cpu, memory, nvidia.com/gpu, pods."""
     order: Literal["StrictFIFO", "BestEffortFIFO"] | None = None
@@ -101,17 +101,17 @@ class SpecShape(SchemaModel):
     priority: Int32 | None = None
     """Queues of a higher priority are served first; default: 0."""
     reclaimable: bool | None = None
-    """Whether gangs of other queues may take back what it borrowed; default: true."""
+    """Whether gangs of other queues may take back the quota that the queue borrowed; default: true."""
     recovery_timeout: str | None = None
     """How long a complete gang may lack lost nodes before it continues with fewer replicas or waits again,
     such as 90s or 10m; default: 5m.
     """
     namespace_selector: SelectorShape | None = None
-    """The namespaces of its jobs, by their labels; default, and if it is empty: all."""
+    """The namespaces of its jobs, by their labels; default, and for an empty selector: all."""
     priority_classes: list[str] | None = None
     """The priority classes that its jobs may name; default: any except system-*."""
     default: bool | None = None
-    """Whether it is the queue of jobs that name no queue. Of several such queues, the first by name is."""
+    """Whether jobs that name no queue use this queue. Of several such queues, the first by name is used."""
 
 
 class QueueShape(Envelope):
@@ -128,7 +128,7 @@ class ParsedQueue:
     queue: Queue
     """The queue."""
     warnings: tuple[Problem, ...] = ()
-    """Warnings for its author."""
+    """Warnings for the author."""
 
 
 def is_queue(document: object) -> bool:
@@ -138,7 +138,7 @@ def is_queue(document: object) -> bool:
 
 
 def parse_queue(document: Document) -> ParsedQueue:
-    """Read a user's document; InvalidQueue has all of its errors."""
+    """Parse a user's document. Raises InvalidQueue with all errors."""
     return _read(document, FieldErrors(), strict=True)
 
 
@@ -148,7 +148,7 @@ def read_queue(stored: Document) -> Queue:
 
 
 def check_together(queues: Sequence[Queue]) -> Iterator[tuple[int, Problem, bool]]:
-    """Problems between queues: the position of the queue, the problem, and whether it is only a warning."""
+    """Problems of relations between queues: the position of the queue, the problem, and whether it is a warning."""
     parents = {queue.name: queue.parent for queue in queues}
     around = set(circular_parents(parents))
     for position, queue in enumerate(queues):
@@ -169,7 +169,7 @@ def _read(document: Document, out: FieldErrors, *, strict: bool) -> ParsedQueue:
         out.error(("kind",), f"a queue is of kind {KIND}, not {document['kind']!r}")
     shape = _shaped(document, out, strict=strict)
     selector = value_at(document, "spec", "namespaceSelector")
-    if selector is not None and not strict:  # an unknown key of it would admit namespaces that it is to exclude
+    if selector is not None and not strict:  # without an unknown key, the selector could match more namespaces
         _shaped({**_BARE, "spec": {"namespaceSelector": selector}}, out, strict=True)
     check_selector(selector, ("spec", "namespaceSelector"), out)
     quotas = dict(_quotas(value_at(document, "spec", "quotas"), out, strict=strict))
@@ -192,7 +192,7 @@ def _check(shape: QueueShape, quotas: Mapping[str, Quota], out: FieldErrors, *, 
     name, spec = shape.metadata.name, shape.spec
     if not name:
         out.error(("metadata", "name"), MISSING, "jobs name their queue by it")
-    elif strict:  # the server took the other ones, and takes some that we would not advise
+    elif strict:  # stored names are valid for the API server, which accepts more names than tf-dist advises
         check_label(name, ("metadata", "name"), out)
     if shape.metadata.namespace:
         out.warn(("metadata", "namespace"), "queues are not namespaced: it is ignored", "leave it out")
@@ -203,7 +203,7 @@ def _check(shape: QueueShape, quotas: Mapping[str, Quota], out: FieldErrors, *, 
     if spec.recovery_timeout is not None and parse_duration(spec.recovery_timeout) is None:
         message = f"{describe_value(spec.recovery_timeout)} is not a duration"
         out.error(("spec", "recoveryTimeout"), message, "such as 90s, 10m or 1h30m")
-    for resource, quota in quotas.items():  # limits that change nothing
+    for resource, quota in quotas.items():  # limits without an effect
         loc = ("spec", "quotas", resource)
         if quota.lending_limit is not None and quota.lending_limit > quota.nominal:
             out.warn((*loc, "lendingLimit"), "is more than nominal: the whole quota is lent", "leave it out")
@@ -214,7 +214,7 @@ def _check(shape: QueueShape, quotas: Mapping[str, Quota], out: FieldErrors, *, 
 
 
 def _quotas(found: object, out: FieldErrors, *, strict: bool) -> Iterator[tuple[str, Quota]]:
-    """The valid quotas; invalid ones become errors. (The schema has reported values that are not mappings.)"""
+    """The valid quotas. Adds errors for invalid quotas. (The schema has reported values that are not mappings.)"""
     for resource, entry in mapping(found).items():
         loc: FieldPath = ("spec", "quotas", resource)
         if not isinstance(resource, str) or not isinstance(entry, Mapping):
@@ -232,8 +232,8 @@ def _quotas(found: object, out: FieldErrors, *, strict: bool) -> Iterator[tuple[
 
 
 def _check_resource(resource: str, out: FieldErrors) -> None:
-    """Refuse a resource that no pod can request: a quota of it would limit nothing."""
-    short = resource.removeprefix("requests.").removeprefix("limits.")  # as a ResourceQuota has them
+    """Add an error for a resource that no pod can request, because its quota would limit nothing."""
+    short = resource.removeprefix("requests.").removeprefix("limits.")  # prefixes of names in a ResourceQuota
     if short == resource and ("/" in resource or resource in _NATIVE or resource.startswith("hugepages-")):
         return
     meant = _DEVICES.get(short.casefold(), short if short != resource else "")

@@ -1,4 +1,4 @@
-"""Registry of formats by apiVersion and kind, and detection of the format of a document."""
+"""The registry of formats by apiVersion and kind, and the detection of a document's format."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _KNOWN: Final = ", ".join(f"{dialect} {dialect.kind}" for dialect in Dialect)
 
 
 def dialect_of(document: object) -> Dialect:
-    """The dialect of apiVersion and kind; InvalidJob, with the nearest known one as a hint, if there is none."""
+    """The dialect of apiVersion and kind. Raises InvalidJob, with the nearest known word as a hint, for other kinds."""
     if not isinstance(document, Mapping):
         hint = f"known: {_KNOWN}"
         if isinstance(document, list):
@@ -65,8 +65,9 @@ def dialect_of(document: object) -> Dialect:
 
 
 FORERUNNERS: Final = ("kubeflow.org/v1alpha2", "kubeflow.org/v1beta1", "kubeflow.org/v1beta2")
-"""Versions of TFJob between v1alpha1 and v1, of tf-operator 0.2 to 0.7. Their layout is that of v1. Running pods were
-removed at the end (``SetDefaults_TFJob``), and the exit codes 130, 137, 138 and 143 were retried (``train_util``).
+"""Versions of TFJob between v1alpha1 and v1 (tf-operator 0.2 to 0.7). They have the layout of v1. By default, running
+pods were removed at the end of a job (``SetDefaults_TFJob``), and exit codes 130, 137, 138 and 143 were retried
+(``train_util``).
 """
 _FORMER_TTL: Final = "ttlSecondsAfterFinishing"
 _BOUNDS: Final = {"min-instances": MIN_WORKERS, "max-instances": MAX_WORKERS}
@@ -80,8 +81,8 @@ def _is_forerunner(document: Document) -> bool:
 def current(document: Any) -> Any:
     """The document in the version that tf-dist runs: a TFJob of v1alpha2 to v1beta2, or of DRAGON 0.9, as v1.
 
-    Roles without a value are left out, as API servers do.
-    Anything else is returned as it is. Never in place; unchanged parts are shared.
+    Replica types without a value are removed, as API servers do. Other documents are returned unchanged. The argument
+    is never changed; unchanged parts are shared.
     """
     if not isinstance(document, Mapping) or not isinstance(document.get("spec"), Mapping):
         return document
@@ -96,7 +97,7 @@ def current(document: Any) -> Any:
 
 
 def _forerunner_spec(spec: Document) -> Document:
-    """The spec with its own default of cleanPodPolicy, and with the time to live under its v1 name."""
+    """The spec with its former default of cleanPodPolicy, and with the time to live under its v1 name."""
     policy = spec.get("runPolicy")
     if not isinstance(policy, Mapping | None):
         return spec
@@ -111,7 +112,7 @@ def _forerunner_spec(spec: Document) -> Document:
 
 
 def _with_bounds(document: Document) -> dict[str, Any]:
-    """The document with DRAGON's bounds of workers as annotations. Other values stay, and are reported as unknown."""
+    """The document with DRAGON's bounds of workers as annotations. Invalid values stay, and are reported as unknown."""
     spec = document["spec"]
     found = {key: spec[key] for key in _BOUNDS if type(spec.get(key)) is int and spec[key] >= 0}
     kept = {key: value for key, value in spec.items() if key not in found}
@@ -124,7 +125,7 @@ def _with_bounds(document: Document) -> dict[str, Any]:
 
 
 def advise_version(document: Document, out: FieldErrors) -> None:
-    """Warnings that a document runs as another version, with the differences."""
+    """Warnings about a document that runs as another version, with the differences."""
     former = _is_forerunner(document)
     if former:
         message = f"{document['apiVersion']} is run as {Dialect.TFJOB_V1}"
@@ -139,7 +140,7 @@ def advise_version(document: Document, out: FieldErrors) -> None:
 
 
 def _unknown(document: Document, version: object, kind: object, out: FieldErrors) -> None:
-    """Report which of apiVersion and kind is wrong. Each is checked against the other, if that is known."""
+    """Report whether the apiVersion or the kind is wrong. Each is checked against the other, if the other is known."""
     if known := related_kind(document):
         out.error(("kind",), *known)
         return
@@ -181,14 +182,14 @@ def _unknown_word(key: str, found: object, known: list[str], out: FieldErrors) -
 def spec_dialect(document: Document, dialect: Dialect) -> Dialect:
     """The dialect in which a TFJob's spec is written, which its apiVersion may contradict.
 
-    A CRD that serves v1 and v1alpha1 without conversion only exchanges the apiVersion, so an object may come back under
-    the other one.
+    A CRD that serves v1 and v1alpha1 without conversion changes only the apiVersion, so the server may return an object
+    with the other apiVersion.
     """
     return dialect if dialect is Dialect.VOLCANO else spec_layout(document) or dialect
 
 
 def spec_layout(document: Document) -> Dialect | None:
-    """The TFJob version whose layout the spec has, None if that is not clear."""
+    """The TFJob version whose layout the spec has; None if the layout is ambiguous."""
     spec = mapping(value_at(document, "spec"))
     maps, lists = (spec.get(key) is not None for key in ("tfReplicaSpecs", "replicaSpecs"))
     if maps == lists:
@@ -197,7 +198,7 @@ def spec_layout(document: Document) -> Dialect | None:
 
 
 def check_other_layout(document: Document, dialect: Dialect, out: FieldErrors) -> None:
-    """Errors for keys of the other layout, which the definition of TFJobs also accepts."""
+    """Errors for invalid keys of the other layout, which the definition of TFJobs also accepts."""
     if dialect is Dialect.VOLCANO:
         return
     spec = mapping(value_at(document, "spec"))
@@ -211,9 +212,9 @@ def check_other_layout(document: Document, dialect: Dialect, out: FieldErrors) -
 
 
 def _foreign_keys(own: type[BaseModel], other: type[BaseModel], moved: Collection[str] = ()) -> type[BaseModel]:
-    """The keys of the other layout's spec that this layout does not have, with their shapes, except replicas.
+    """The optional keys of the other layout's spec that this layout does not have, with their shapes.
 
-    ``moved``: keys of this layout that the defaults move elsewhere.
+    ``moved``: keys of this layout that the defaults move elsewhere. They are included.
     """
     mine = {info.alias for info in own.model_fields.values()}.difference(moved)
     every = {**other.model_fields, **own.model_fields}
@@ -229,7 +230,7 @@ _FOREIGN_KEYS: Final = {
 
 
 def check_layout(document: Document, dialect: Dialect, out: FieldErrors) -> Dialect:
-    """The dialect with which to read the document; adds an error if its apiVersion is that of another."""
+    """The dialect with which to read the document. Adds an error if its layout is that of another dialect."""
     actual = spec_dialect(document, dialect)
     if actual is not dialect:
         key = "tfReplicaSpecs" if actual is Dialect.TFJOB_V1 else "replicaSpecs"

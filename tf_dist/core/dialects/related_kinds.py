@@ -1,4 +1,4 @@
-"""Documents of related kinds that are not jobs of tf-dist: what each is, and what to do with it."""
+"""Documents of related kinds that are not jobs of tf-dist: what each kind is, and what to do with it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OPERATOR: Final = "leave it to Kubeflow's training operator"
 _FRAMEWORKS: Final = ("JAXJob", "MPIJob", "MXJob", "PaddleJob", "PyTorchJob", "XGBoostJob")
 _VOLCANO: Final = "submit it with kubectl apply; Volcano reads it"
 
-# By group of the API ("" for the core) and kind: what is said of it, and the hint.
+# By group of the API ("" for the core) and kind: the message and the hint.
 _KINDS: Final[dict[tuple[str, str], tuple[str, str]]] = {
     ("batch.volcano.sh", "CronJob"): (
         "a CronJob creates Jobs on a schedule, and tf-dist does not start jobs by time",

@@ -1,4 +1,4 @@
-"""Changes of a document for one step of a pipeline, and of its number of workers.
+"""Changes of a document: the overrides of a step of a pipeline, and the number of workers.
 
 Paths differ between the formats. A change is an error if the format has no field for it.
 """
@@ -24,10 +24,10 @@ from tf_dist.errors import InvalidJob, Problem
 def scale_patch(document: Document, workers: int) -> dict[str, Any]:
     """The JSON merge patch that sets the number of workers.
 
-    InvalidJob if the job has no workers, or would be invalid with this number. Two formats keep their replicas in a
-    list, which a patch replaces as a whole, so the patch carries the version of the object (Conflict if that has
-    changed). The number is also the new maximum of an elastic job, because the user takes away workers that admission
-    has added.
+    Raises InvalidJob if the job has no workers, or would be invalid with this number. Two formats have their replicas
+    in a list, which a patch replaces as a whole, so the patch contains the resource version of the object (Conflict if
+    the version has changed). A number below the maximum of an elastic job is also its new maximum, because the user
+    removes workers that admission has added.
     """
     dialect = spec_dialect(document, dialect_of(document))
     place = _workers(document, dialect)
@@ -40,13 +40,13 @@ def scale_patch(document: Document, workers: int) -> dict[str, Any]:
         change = after = [
             {**entry, "replicas": workers} if index == place[-1] else entry for index, entry in enumerate(before)
         ]
-    # The annotation for the maximum of workers, lowered to this number; empty if the job has none.
+    # The annotation for the maximum of workers, lowered to this number; empty if it does not have to change.
     most = worker_bound(mapping(value_at(document, "metadata", "annotations")), MAX_WORKERS)
     lowered = {MAX_WORKERS: str(workers)} if most is not None and most > workers > 0 else {}
     annotations = [Override(("metadata", "annotations", key), value) for key, value in lowered.items()]
     try:
         read(apply_overrides({**document, top: {**document[top], field: after}}, annotations))
-    except InvalidJob as error:  # introduced by the requested change, because no file contains it
+    except InvalidJob as error:  # the message begins with the requested change, because no file contains it
         asked, path = f"with {counted(workers, 'worker')}", format_field_path(place)
         found = (Problem(one.path or path, f"{asked}: {one.message}", one.hint) for one in error.problems)
         raise InvalidJob(found) from error
@@ -72,7 +72,7 @@ def replica_paths(document: Document, dialect: Dialect, job: Job) -> tuple[Field
     """The path of each of the job's replica specs in the document."""
     if dialect is not Dialect.TFJOB_V1:
         return tuple(replica_path(job, position) for position in range(len(job.replica_specs)))
-    # In any case of letters: `worker` is Worker.
+    # Keys may have any letter case: `worker` is Worker.
     place = LAYOUTS[dialect].replicas
     keys = {str(key).casefold(): key for key in value_at(document, *map(str, place))}
     return tuple((*place, keys[spec.type]) for spec in job.replica_specs)
@@ -80,15 +80,16 @@ def replica_paths(document: Document, dialect: Dialect, job: Job) -> tuple[Field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOverrides:
-    """The changes of a step; "", None and empty: as in the document.
+    """The changes of a step; "", None and empty values change nothing.
 
-    ``workers``, ``ps``: numbers of replicas. ``image``, ``command``, ``args``: of the containers that train, those of
-    parameter servers included. ``env``: variables for every container, before its own, which stay as they are where
-    they have the same name; a mapping is a ``valueFrom``. ``labels``: on every pod.
-    ``tidy``: where the document does not say which pods go at the end, those go that still run then.
-    ``node_selector``: of every pod, on top of its own (None takes a label away); ``tolerations``: besides its own.
-    ``packages``: Python packages that every replica needs, instead of the document's.
-    ``resources``: what each worker's container that trains asks for (of a job without workers: each replica's).
+    ``workers``, ``ps``: numbers of replicas. ``image``, ``command``, ``args``: settings of the training containers,
+    including those of parameter servers. ``env``: variables for every container, before its own variables; its own
+    variables of the same name have precedence. A mapping is a ``valueFrom``. ``labels``: labels of every pod. ``tidy``:
+    running pods are deleted at the end of the job, unless the document sets which pods are deleted.
+    ``node_selector``: labels for every pod, in addition to its own labels (None removes a label). ``tolerations``:
+    tolerations for every pod, in addition to its own. ``packages``: Python packages that every replica needs, instead
+    of the document's packages. ``resources``: resources of the training container of each worker, or of each replica
+    if the job has no workers.
     """
 
     workers: int | None = None
@@ -111,7 +112,7 @@ _CLEAN_PODS: Final = ("spec", "runPolicy", "cleanPodPolicy")
 
 
 def apply_step_overrides(document: Document, tailoring: StepOverrides) -> dict[str, Any]:
-    """A copy with the changes; InvalidJob with all changes that this format cannot express."""
+    """A copy with the changes. Raises InvalidJob with all changes that the format cannot express."""
     dialect = spec_dialect(document, dialect_of(document))
     job = read(document)
     problems: list[Problem] = []
@@ -123,7 +124,7 @@ def apply_step_overrides(document: Document, tailoring: StepOverrides) -> dict[s
     ]
     if tailoring.packages:
         changes.append(Override(("metadata", "annotations", PACKAGES), " ".join(tailoring.packages)))
-    stated = value_at(document, *_CLEAN_PODS) or value_at(document, "spec", "cleanPodPolicy")  # as v1.0 has it
+    stated = value_at(document, *_CLEAN_PODS) or value_at(document, "spec", "cleanPodPolicy")  # the path of v1.0
     if tailoring.tidy and dialect is Dialect.TFJOB_V1 and stated is None:
         changes.append(Override(_CLEAN_PODS, "Running"))
     if problems:
@@ -184,7 +185,10 @@ def _templates(document: Document, dialect: Dialect, job: Job, tailoring: StepOv
 def training_containers(
     document: Document,
 ) -> Iterator[tuple[FieldPath, int, Mapping[str, Any], Mapping[str, Any]]]:
-    """Each container that trains: the path of its pod template, its index, itself and its pod's spec. InvalidJob."""
+    """Each training container: the path of its pod template, its index, the container, and its pod's spec.
+
+    Raises InvalidJob if the document is invalid.
+    """
     dialect = spec_dialect(document, dialect_of(document))
     for spec, place in _each(document, dialect, read(document)):
         for index, container in enumerate(list_items(value_at(spec.template, "spec", "containers"))):
@@ -194,7 +198,11 @@ def training_containers(
 
 
 def _resources(container: Mapping[str, Any], amounts: Mapping[str, str | int | float]) -> dict[str, Any]:
-    """Set amounts where the container names the resource; otherwise set limits for devices (``x.com/gpu``)."""
+    """The container's resources with these amounts.
+
+    A resource is set in the parts that contain it, and otherwise in the limits for devices (``x.com/gpu``) or in the
+    requests for other resources.
+    """
     found = mapping(container.get("resources"))
     parts = {key: dict(mapping(found.get(key))) for key in ("requests", "limits")}
     for resource, amount in amounts.items():
@@ -205,7 +213,7 @@ def _resources(container: Mapping[str, Any], amounts: Mapping[str, str | int | f
 
 
 def _env(container: Mapping[str, Any], more: Mapping[str, str | Mapping[str, Any]]) -> list[Any]:
-    """Insert variables first, because a variable can only refer to earlier ones."""
+    """The container's variables with more variables before them, because a variable can refer only to earlier ones."""
     own = list(list_items(container.get("env")))
     taken = {text(value_at(variable, "name")) for variable in own}
     new = ((name, value) for name, value in more.items() if name not in taken)

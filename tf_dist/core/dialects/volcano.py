@@ -1,8 +1,8 @@
-"""``batch.volcano.sh/v1alpha1`` Job (Volcano 1.15): schema, the defaults of Volcano's webhook, validation, updates, and
-conversion to a job.
+"""``batch.volcano.sh/v1alpha1`` Job (Volcano 1.15): schema, defaults, validation, updates, and conversion to a job.
 
-The rules are those of Volcano's validating webhook, and those that Volcano leaves to its controller. An unsupported
-setting is an error if the job would run differently without it, otherwise a warning.
+The defaults are those of Volcano's webhook. The rules are those of Volcano's validating webhook, and those that Volcano
+leaves to its controller. An unsupported setting is an error if the job would run differently without it, otherwise a
+warning.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ DEFAULT_MAX_RETRY: Final = 3
 DEFAULT_QUEUE: Final = "default"
 _BY_NAME: Final = {role.value: role for role in Role if role is not Role.OTHER}
 MAX_TASKS = 256
-"""The maximum number of tasks. An API server compares each task with every other."""
+"""The maximum number of tasks. An API server compares each task with all other tasks."""
 
 
 class Policy(SchemaModel):
     """A lifecycle policy: an action for an event or an exit code."""
 
     action: str | None = None
-    """What follows."""
+    """The action."""
     event: str | None = None
     """An event."""
     events: list[str] | None = None
@@ -85,10 +85,10 @@ class Policy(SchemaModel):
 
 
 class DependsOn(SchemaModel):
-    """The tasks that must be running before this one starts."""
+    """The tasks that must be running before this task starts."""
 
     name: list[str] | None = None
-    """Their names."""
+    """The names of the tasks."""
     iteration: Literal["any", "all"] | None = None
     """Whether any or all of the tasks must run."""
 
@@ -117,7 +117,7 @@ class Task(SchemaModel):
 
     @property
     def count(self) -> int:
-        """The number of replicas; Volcano reads a missing number as 0."""
+        """The number of replicas. Volcano reads a missing number as 0."""
         return self.replicas or 0
 
     @property
@@ -161,7 +161,7 @@ class Spec(SchemaModel):
     ttl_seconds_after_finished: Seconds | None = None
     """How long the job is kept after its end, in seconds."""
     priority_class_name: str | None = None
-    """A PriorityClass. It decides which job is admitted first, and which is preempted."""
+    """A PriorityClass. It decides which job is admitted first, and which job is preempted."""
     min_success: Positive | None = None
     """The number of successful pods with which the job succeeds."""
     network_topology: Any = None
@@ -169,7 +169,7 @@ class Spec(SchemaModel):
 
     @property
     def total(self) -> int:
-        """All pods of the job."""
+        """The number of pods of the job."""
         return sum(task.count for task in self.tasks)
 
 
@@ -180,7 +180,7 @@ class VolcanoJob(Envelope):
 
 
 def task_name(task: Task, index: int) -> str:
-    """A task's name; Volcano calls the nameless ``default0``, ``default1``, …"""
+    """A task's name. Volcano names tasks without a name ``default0``, ``default1``, …"""
     return task.name or f"default{index}"
 
 
@@ -190,7 +190,7 @@ def task_name(task: Task, index: int) -> str:
 def default_spec(spec: Document) -> Document:
     """The spec with the defaults of Volcano's webhook.
 
-    ``schedulerName`` is left out, because its default is part of the webhook's configuration.
+    ``schedulerName`` has no default here, because its default is part of the webhook's configuration.
     """
     filled = dict(spec)
     filled["queue"] = _or(filled.get("queue"), DEFAULT_QUEUE)
@@ -206,7 +206,7 @@ def default_spec(spec: Document) -> Document:
 
 
 def _or(value: object, default: str | int) -> object:
-    """The default for a missing value or the zero value of its type, as in Go. Wrong values stay, and are reported."""
+    """The default for a missing value or the zero value of its type, as in Go. Wrong values are kept and reported."""
     return default if value is None or (type(value) is type(default) and not value) else value
 
 
@@ -244,7 +244,7 @@ def build(job: VolcanoJob) -> Job:
         run_policy=RunPolicy(
             resume_keeps_succeeded=True,
             clean_pods=CleanPodPolicy.RUNNING,
-            # Volcano counts attempts: the first is not a restart.
+            # Volcano counts attempts. The first attempt is not a restart.
             max_restarts=(spec.max_retry or DEFAULT_MAX_RETRY) - 1,
             container_restarts_count=False,
             failures_count_together=True,
@@ -306,7 +306,7 @@ def _replica_spec(
         min_available=task.least if least is None else min(task.least, smallest),
         template=task.template,
         container=container,
-        # The plugin writes its own port into every address, not the ports that containers name.
+        # The plugin writes its own port into every address, not the ports of containers.
         port=tensorflow.port if tensorflow else named_port(task.template, container, TF_PORT),
         pod_restart_policy=policy if isinstance(policy, str) else "Always",
         rules=policy_rules(task.policies),
@@ -319,11 +319,11 @@ def _replica_spec(
 
 
 def validate(job: VolcanoJob, out: FieldErrors) -> None:
-    """Check all rules about our own keys."""
+    """Check all rules about the keys of this format."""
     spec = job.spec
     names = [task_name(task, index) for index, task in enumerate(spec.tasks)]
     plugins = volcano_plugins.job_plugins(spec.plugins)
-    # The svc plugin makes a service of the job's name, and a service's name starts with a letter.
+    # The svc plugin creates a Service with the job's name, and a Service's name starts with a letter.
     named = check_metadata(job.metadata, out, letter_first=plugins.svc)
     labels = [check_label(name, ("spec", "tasks", index, "name"), out) for index, name in enumerate(names)]
     roles = _roles(volcano_plugins.tensorflow_plugin(spec.plugins))
@@ -452,7 +452,7 @@ _MAY_CHANGE: Final = "minAvailable, priorityClassName, and a task's replicas and
 def update_problems(old: Document, new: Document) -> tuple[Problem, ...]:
     """The forbidden changes of an update of a job, by path.
 
-    Defaults count as written. By the rules of Volcano's webhook, only the minimum, the replicas of tasks and their
+    A default is equal to a written value. As in Volcano's webhook, only the minimum, the replicas of tasks and their
     minimums, and the priority class may change.
     """
     before, after = (default_spec(mapping(document.get("spec"))) for document in (old, new))
@@ -485,7 +485,7 @@ def _immutable(path: str) -> Problem:
 
 ANY_EVENT: Final = "*"
 UNREACHABLE_EVENT: Final = "JobUpdated"
-"""Accepted by Volcano and never emitted."""
+"""An event that Volcano accepts and never emits."""
 
 EVENTS: Final = ("*", "PodFailed", "PodEvicted", "PodPending", "Unknown", "TaskCompleted", "TaskFailed", "JobUpdated")
 ACTIONS: Final = ("AbortJob", "RestartJob", "RestartTask", "RestartPod", "TerminateJob", "CompleteJob", "ResumeJob")
@@ -494,12 +494,12 @@ _INTERNAL_ACTIONS: Final = ("SyncJob", "EnqueueJob", "SyncQueue", "OpenQueue", "
 
 
 def events_of(policy: Policy) -> tuple[str, ...]:
-    """The events a policy names, each once."""
+    """The distinct events that a policy names."""
     return tuple(dict.fromkeys([*([policy.event] if policy.event else []), *(policy.events or ())]))
 
 
 def policy_rules(policies: Sequence[Policy] | None) -> tuple[Rule, ...]:
-    """The rules of checked policies, in order: the first that matches wins."""
+    """The rules of checked policies, in order: the first matching rule applies."""
     return tuple(rule for policy in policies or () for rule in _rules(policy))
 
 
@@ -584,7 +584,7 @@ def _check_twice(policies: Sequence[Policy], loc: FieldPath, out: FieldErrors) -
 
 
 def advise_restarts(task: Task, spec: Spec, loc: FieldPath, out: FieldErrors) -> None:
-    """Warn about restart policies of a template with which pods do not end as the policies expect."""
+    """Warn about restart policies of a template with which pods do not end as the lifecycle policies expect."""
     policy = value_at(task.template, "spec", "restartPolicy")
     place = (*loc, "template", "spec", "restartPolicy")
     if policy is None:
@@ -605,11 +605,11 @@ _RESTARTS: Final = frozenset({Action.RESTART_JOB.value, Action.RESTART_TASK.valu
 
 
 def advise_restarts_of_success(spec: Spec, names: Sequence[str], out: FieldErrors) -> None:
-    """Warn about policies that restart a task because it has succeeded. They repeat until maxRetry is reached."""
+    """Warn about policies that restart a task after its success. The restarts repeat until maxRetry is reached."""
     tasks: dict[FieldPath, list[str]] = {}
     for index, task in enumerate(spec.tasks):
         if value_at(task.template, "spec", "restartPolicy") in (None, "Always"):
-            continue  # its pods never succeed, of which there is a warning
+            continue  # its pods never succeed; another check warns about that
         own: FieldPath = ("spec", "tasks", index, "policies")
         lists = ((own, task.policies), (("spec", "policies"), spec.policies))
         listed = [((*place, at), one) for place, policies in lists for at, one in enumerate(policies or ())]

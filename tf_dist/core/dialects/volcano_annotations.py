@@ -1,6 +1,6 @@
-"""Annotations that Volcano's scheduler reads from jobs and pods: those that tf-dist uses, and all others.
+"""Annotations that Volcano's scheduler reads from jobs and pods, both those that tf-dist uses and all others.
 
-How Volcano reads them: volcano-sh/volcano, ``pkg/scheduler/api/job_info.go`` and ``pod_info.go``. How it uses them:
+Volcano reads them in ``pkg/scheduler/api/job_info.go`` and ``pod_info.go`` (volcano-sh/volcano), and uses them in
 ``pkg/scheduler/plugins`` (sla, tdm, cdp, task-topology, …).
 """
 
@@ -15,13 +15,13 @@ from tf_dist.core.model.fieldpath import FieldPath, suggestion, texts, value_at
 from tf_dist.core.model.job import Document
 from tf_dist.core.model.timestamps import parse_go_duration
 
-SLA: Final = ("volcano.sh/sla-waiting-time", "sla-waiting-time")  # the first that can be read counts
+SLA: Final = ("volcano.sh/sla-waiting-time", "sla-waiting-time")  # the first valid annotation counts
 PREEMPTABLE: Final = "volcano.sh/preemptable"
 AFFINITY: Final = "volcano.sh/task-topology-affinity"
-TASK_PRIORITY: Final = "volcano.sh/task-priority"  # of pods alone, see core/gang/resources/pod_requests
+TASK_PRIORITY: Final = "volcano.sh/task-priority"  # only of pods, see core/gang/resources/pod_requests
 _HOST: Final = "kubernetes.io/hostname"
 
-# What a key is for in Volcano: none of these changes anything here.
+# The purpose of annotations in Volcano that have no effect in tf-dist.
 _NOT_USED: Final[Mapping[str, str]] = {
     "volcano.sh/task-topology-anti-affinity": "keeps tasks on different nodes: write podAntiAffinity into the template",
     "volcano.sh/task-topology-task-order": "orders the pods of a gang, which here get their nodes at once",
@@ -50,7 +50,7 @@ _NOT_USED: Final[Mapping[str, str]] = {
     "scheduling.volcano.sh/group-name": "is made for each job",
     "scheduling.k8s.io/group-name": "is made for each job",
 }
-# Notes of Volcano's own controllers: a document that was read from a cluster has them, and they ask for nothing.
+# Annotations that Volcano's own controllers write. Documents from a cluster contain them, and they request nothing.
 _NOTES: Final = frozenset(
     {
         *("volcano.sh/task-spec", "volcano.sh/task-index", "volcano.sh/job-name", "volcano.sh/job-namespace"),
@@ -71,10 +71,10 @@ def sla_waiting_time(annotations: Mapping[str, str]) -> float | None:
 def is_preemptable(
     annotations: Mapping[str, str], labels: Mapping[str, str], templates: Sequence[Mapping[str, Any]]
 ) -> bool:
-    """Whether all pods of a job may be preempted; ``annotations`` and ``labels`` are copied onto them.
+    """Whether all pods of a job may be preempted. ``annotations``, ``labels``: those of the job, which its pods get.
 
-    An annotation has precedence over a label, and a value that is not a boolean protects, as in ``GetPodPreemptable``.
-    A gang is preempted as a whole, so one protected pod protects all.
+    As in ``GetPodPreemptable``, an annotation has precedence over a label, and a value that is not a boolean protects
+    the pod. A gang is preempted as a whole, so a protected pod protects all pods.
     """
     return all(
         _preemptable(
@@ -91,7 +91,7 @@ def _preemptable(annotation: str | None, label: str | None) -> bool:
 
 
 def preferred_topology(annotations: Mapping[str, str], tasks: Sequence[str]) -> str:
-    """The topology label of the job: that of the node, if all tasks should be on one node; otherwise ""."""
+    """The topology label of the job: the node's hostname label if all tasks should be on one node, otherwise ""."""
     groups = _groups(annotations.get(AFFINITY, ""))
     known = all(name in tasks and len(set(group)) == len(group) for group in groups for name in group)
     return _HOST if known and any(set(group) == set(tasks) for group in groups) else ""
@@ -104,7 +104,7 @@ def _groups(said: str) -> list[list[str]]:
 def check_annotations(
     annotations: Mapping[str, str], templates: Sequence[Document], tasks: Sequence[str], out: FieldErrors
 ) -> None:
-    """Warn about annotations that cannot be read. Name each unused annotation once, with its first place."""
+    """Warn about invalid annotations, and once about each unused annotation, at its first path."""
     loc: FieldPath = ("metadata", "annotations")
     for key in SLA:
         seconds = parse_go_duration(annotations.get(key, "1s"))
@@ -127,7 +127,7 @@ def check_annotations(
 def unused_annotations(
     annotations: Mapping[str, str], templates: Sequence[Document]
 ) -> Iterator[tuple[FieldPath, str]]:
-    """The unused annotations for Volcano's scheduler, each once, with its place and key."""
+    """The distinct unused annotations for Volcano's scheduler, each with its path and key."""
     places: list[tuple[FieldPath, Mapping[str, str]]] = [(("metadata", "annotations"), annotations)]
     for index, one in enumerate(templates):
         place: FieldPath = ("spec", "tasks", index, "template", "metadata", "annotations")
@@ -141,7 +141,7 @@ def unused_annotations(
 
 
 def _used(place: FieldPath) -> tuple[str, ...]:
-    """The keys that Volcano reads there; pods have few of their own."""
+    """The keys that tf-dist uses at this path, of a job or of a pod template."""
     return (PREEMPTABLE, TASK_PRIORITY) if len(place) > 2 else (*SLA, PREEMPTABLE, AFFINITY)
 
 

@@ -1,8 +1,8 @@
 """Job plugins of a Volcano Job: their arguments, unsupported plugins, and programs that need a missing plugin.
 
-Arguments and defaults: volcano-sh/volcano, ``pkg/controllers/job/plugins``. Arguments are read as Go's ``flag`` package
-reads them (``FlagSet.Parse``, ContinueOnError). Volcano does not refuse a plugin with invalid arguments. It logs the
-error, uses the arguments before the invalid one, and ignores those after it.
+Arguments and defaults are those of ``pkg/controllers/job/plugins`` (volcano-sh/volcano). Arguments are read as in Go's
+``flag`` package (``FlagSet.Parse``, ContinueOnError). Volcano does not reject a plugin with invalid arguments. It logs
+the error, uses the arguments before the invalid argument, and ignores those after it.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class ParsedFlags:
     values: Mapping[str, str]
     """The values in effect, as written."""
     stopped_at: str = ""
-    """The argument at which reading ended; "": all were read."""
+    """The argument at which parsing stopped; "": all arguments were read."""
     problem: str = ""
-    """Why it ended there."""
+    """Why parsing stopped."""
     unknown: str = ""
     """The name of an unknown flag."""
     unread: tuple[str, ...] = ()
-    """The arguments after it."""
+    """The arguments after ``stopped_at``."""
 
 
 _BOOLEANS: Final = {**dict.fromkeys(("1", "t", "T", "true", "TRUE", "True"), True)} | dict.fromkeys(
@@ -67,9 +67,9 @@ def parse_go_int(text: str) -> int | None:
 
 
 def parse_go_flags(arguments: Sequence[str], kinds: Mapping[str, FlagKind]) -> ParsedFlags:
-    """The flags among ``arguments``: ``--port=22``, ``-port=22``, ``--port 22``; a lone boolean flag is true.
+    """The flags among ``arguments``: ``--port=22``, ``-port=22``, ``--port 22``. A boolean flag alone is true.
 
-    Reading ends at ``--``, or at the first argument that is not a flag.
+    Parsing stops at ``--``, and at the first invalid argument.
     """
     values: dict[str, str] = {}
     waiting = list(arguments)
@@ -197,7 +197,7 @@ def _advise_unread(flags: ParsedFlags, known: Mapping[str, FlagKind], loc: Field
     argument = flags.stopped_at[:80]
     names = [f"--{name}" for name in known]
     hint = suggestion(f"--{flags.unknown}", names) if flags.unknown else ""
-    if " -" in flags.stopped_at:  # two arguments in one text: the first is meant, and its value ends at the space
+    if " -" in flags.stopped_at:  # two arguments in one text: report the first, whose value ends at the space
         argument, hint = argument.partition("=")[0], "write each argument as an entry of its own"
     out.warn(loc, f"{argument} {flags.problem}: it is not used{also}, as Volcano stops reading there", hint)
 
@@ -225,7 +225,7 @@ def _check_values(values: Mapping[str, str], loc: FieldPath, tasks: Sequence[str
         out.error(loc, f"gives the task {doubled[0]!r} two roles", "one task has one role")
 
 
-# -- programs that use what a plugin would bring --
+# -- programs that use variables or files of a plugin --
 
 _INDEX: Final = re.compile(r"V[CK]_TASK_INDEX(?!\w)")
 _HOSTS: Final = re.compile(r"(VC_[A-Z0-9_]+)_(?:HOSTS|NUM)(?!\w)")
@@ -235,7 +235,7 @@ _FOLDER: Final = "/etc/volcano"
 def advise_missing_plugins(
     plugins: Plugins, tasks: Sequence[str], templates: Sequence[Document], out: FieldErrors
 ) -> None:
-    """Warnings for programs that read their index or the addresses of peers, if no plugin of the job provides them."""
+    """Warnings about programs that read their index or addresses of peers, if no plugin of the job provides these."""
     variables = {names.hosts_prefix(name) for name in tasks}
     for index, template in enumerate(templates):
         for place, container in (*template_containers(template), *template_containers(template, "initContainers")):
@@ -256,7 +256,7 @@ def advise_missing_plugins(
 
 
 def _program(container: Mapping[str, Any]) -> Iterator[str]:
-    """Every text of a container that its program or shell may read."""
+    """The texts of a container that its program or shell may read."""
     probes = [container.get(key) for key in ("livenessProbe", "readinessProbe", "startupProbe")]
     hooks = list(mapping(container.get("lifecycle")).values())
     for handler in (container, *(value_at(one, "exec") for one in (*probes, *hooks))):

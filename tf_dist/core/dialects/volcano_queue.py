@@ -1,8 +1,8 @@
-"""Volcano's Queue (``scheduling.volcano.sh/v1beta1``) as a queue of ours.
+"""Conversion of Volcano's Queue (``scheduling.volcano.sh/v1beta1``) to a queue of tf-dist.
 
-The meaning of its fields: volcano-sh/volcano, ``pkg/scheduler/plugins/capacity`` and ``proportion``. ``capability`` is
-the maximum that a queue may use. ``deserved`` is its own quota, which it lends while idle and takes back. ``guarantee``
-is never lent.
+Volcano defines the meaning of its fields in ``pkg/scheduler/plugins/capacity`` and ``proportion`` (volcano-sh/volcano).
+``capability`` is the maximum that a queue may use. ``deserved`` is its own quota, which it lends while idle and takes
+back. ``guarantee`` is never lent.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from tf_dist.errors import InvalidQueue, Problem
 
 GROUP: Final = "scheduling.volcano.sh"
 ROOT: Final = "root"
-"""The queue above all that name no other."""
+"""The parent of all queues that name no parent."""
 
-# Labels that every namespace has, asked for as absent: such a selector matches no namespace.
+# A selector that matches no namespace, because every namespace has this label.
 _CLOSED: Final = {"matchExpressions": [{"key": "kubernetes.io/metadata.name", "operator": "DoesNotExist"}]}
 _STRICT: Final = {"fifo": "StrictFIFO", "traverse": "BestEffortFIFO"}
 _NOTHING: Final = Decimal(0)
@@ -39,7 +39,7 @@ class ConvertedQueue:
     document: dict[str, Any]
     """The Queue of tf-dist."""
     lost: tuple[Problem, ...] = ()
-    """The parts of the original that it lacks, by path."""
+    """The parts of the original that the converted queue lacks, by path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +54,20 @@ class _Amounts:
     """The quota that it never lends."""
 
     def own(self, resource: str) -> Decimal:
-        """The quota that is always available to it."""
+        """The queue's own quota: the deserved amount, or else the guarantee."""
         return self.deserved.get(resource, self.guarantee.get(resource, _NOTHING))
 
 
 def is_volcano_queue(document: object) -> bool:
-    """Whether a document is a Queue of Volcano's."""
+    """Whether a document is a Queue of Volcano."""
     group = text(mapping(document).get("apiVersion")).rpartition("/")[0]
     return mapping(document).get("kind") == KIND and group == GROUP
 
 
 def convert_queues(documents: Iterable[Document]) -> list[ConvertedQueue]:
-    """Queues of tf-dist for Volcano's, in order.
+    """The Queues of tf-dist for Queues of Volcano, in order.
 
-    A parent's own quota depends on the queues below it. InvalidQueue: all errors of the first invalid queue.
+    The quota of a parent depends on its child queues. Raises InvalidQueue with all errors of the first invalid queue.
     """
     listed = list(documents)
     amounts = [_amounts(document) for document in listed]
@@ -79,10 +79,10 @@ def convert_queues(documents: Iterable[Document]) -> list[ConvertedQueue]:
 
 
 def served_queues(stored: Iterable[Document], taken: Container[str] = ()) -> list[Queue]:
-    """The queues of objects of a cluster, except names that are ``taken``.
+    """The queues of Volcano's Queues in a cluster, except names that are ``taken``.
 
-    An invalid queue is left out, with its share of the parent's quota; its jobs wait. The two queues that Volcano
-    creates are left out while they are unchanged.
+    An invalid queue is omitted, together with its share of the parent's quota, and its jobs wait. If the cluster has
+    only the two queues that Volcano creates, and both are unchanged, they are omitted.
     """
     found = []
     for document in served_documents(stored, taken):
@@ -116,8 +116,8 @@ def _amounts(document: Document) -> _Amounts:
         out.error(("metadata", "name"), MISSING, "jobs name their queue by it")
     places = (("spec", "capability"), ("spec", "deserved"), ("spec", "guarantee", "resource"))
     found = _Amounts(*(dict(_read(document, place, out)) for place in places))
-    # Guarantee ≤ deserved ≤ capability, as Volcano's webhook wants it (``validateResourceQuantityOfQueue``). Unlike its
-    # latest release this accepts a guarantee without a deserved amount: older queues have it.
+    # Guarantee ≤ deserved ≤ capability, as Volcano's webhook requires (``validateResourceQuantityOfQueue``). Unlike
+    # Volcano's latest release, tf-dist accepts a guarantee without a deserved amount, because older queues have it.
     levels = (("guarantee.resource", found.guarantee), ("deserved", found.deserved), ("capability", found.capability))
     for (low, below), (high, above) in itertools.combinations(levels, 2):
         for resource in below:
@@ -151,7 +151,8 @@ def _converted(
     metadata, spec = mapping(document.get("metadata")), mapping(document.get("spec"))
     name = metadata["name"]
     below = below_each.get(name, [])
-    # A queue that shares nothing stands alone: its capability is a limit, and weights say who goes first.
+    # A queue without a deserved amount and a parent shares nothing: it has no parent in tf-dist, its capability is a
+    # limit, and weights decide the order of queues.
     shares = bool(own.deserved) or _parent(document) not in ("", ROOT)
     found: dict[str, Any] = {"parent": _parent(document)} if shares else {}
     if weight := spec.get("weight"):
@@ -165,7 +166,7 @@ def _converted(
         found["reclaimable"] = False
     if order := _STRICT.get(text(spec.get("dequeueStrategy"))):
         found["order"] = order
-    line = [document]  # closing a queue closes those below (``closeHierarchicalQueue``)
+    line = [document]  # a closed queue closes its child queues (``closeHierarchicalQueue``)
     while (above := by_name.get(_parent(line[-1]))) is not None and above not in line:
         line.append(above)
     if any(map(_closed, line)):
@@ -180,9 +181,9 @@ def _quotas(own: _Amounts, below: list[_Amounts], *, shares: bool, above: bool) 
         most = own.capability.get(resource)
         wanted = own.own(resource) if shares else own.deserved.get(resource, most or _NOTHING)
         if above and most is not None and resource not in own.deserved:
-            wanted = most  # what it may hold at most, those below it hold together
+            wanted = most  # the child queues share the parent's maximum
         nominal = wanted if most is None else min(wanted, most)
-        # Quotas of a tree add up: what those below have of their own is not the parent's, too.
+        # Quotas of a tree add up, so the quotas of child queues are not part of the parent's quota.
         quota = {"nominal": _written(max(_NOTHING, nominal - sum(one.own(resource) for one in below)))}
         if shares and most is not None:
             quota["borrowingLimit"] = _written(most - nominal)
@@ -192,7 +193,7 @@ def _quotas(own: _Amounts, below: list[_Amounts], *, shares: bool, above: bool) 
 
 
 def _written(value: Decimal) -> str:
-    """The exact value: thousandths, or a whole number."""
+    """The exact value, in whole numbers or thousandths."""
     if value == value.to_integral_value():
         return f"{int(value)}"
     return f"{int((value * 1000).to_integral_value())}m"

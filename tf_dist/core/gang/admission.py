@@ -1,4 +1,4 @@
-"""Admission as used by a controller: it takes changes of the cluster, and decides which jobs start, grow or end."""
+"""Admission for a controller: it receives changes of the cluster, and decides about all gangs."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ _NO_ORPHANS: Final[Mapping[str, Resources]] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionChanges:
-    """Changes of the cluster; any change may be reported again."""
+    """Changes of the cluster. Any change may be reported again."""
 
     jobs: Mapping[str, AdmissionRequest | None] = field(default_factory=dict)
-    """Jobs by uid; None: deleted, or without a part in admission."""
+    """Jobs by uid; None if a job was deleted or admission need not know it."""
     pods: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)
     """Stored pods by their uid; None: deleted."""
     nodes: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)
     """Stored nodes by name; None: deleted."""
     config: AdmissionConfig | None = None
-    """None: unchanged."""
+    """The configuration; None if it is unchanged."""
     resource_quotas: ResourceQuotas | None = None
-    """None: unchanged."""
+    """The ResourceQuotas; None if they are unchanged."""
     whole: bool = False
-    """The jobs, pods and nodes are all that exist."""
+    """Whether these are all existing jobs, pods and nodes."""
 
 
 @dataclass(slots=True)
@@ -57,17 +57,17 @@ class _Job:
     request: AdmissionRequest
     """The job as last reported."""
     gang: Gang
-    """Its gang, from its request, its pods and the configuration."""
+    """The gang of the job, from the request, the job's pods and the configuration."""
 
 
 class Admitter:
     """The state of admission, and its decisions.
 
-    ``cycle`` assumes that its verdicts are carried out: an admitted gang uses its nodes and its quota at once. The
-    assumption ends when the job is reported again, or with ``revert``. Only gangs whose admission is written are
-    preempted or grow.
+    ``cycle`` assumes that its verdicts are carried out: an admitted gang uses its nodes and quota immediately. The
+    assumption ends when a new version of the job is reported, or with ``revert``. Only gangs with a written admission
+    are preempted or grow.
 
-    ``sees_nodes`` False: nodes cannot be listed, and quotas alone decide. ``namespaces`` returns the labels of a
+    If ``sees_nodes`` is False, nodes cannot be listed, and quotas alone decide. ``namespaces`` returns the labels of a
     namespace, or None if they are unknown. Not thread-safe.
     """
 
@@ -87,11 +87,11 @@ class Admitter:
         self._config = self._applied_config = NO_ADMISSION_CONFIG
         self._quotas: ResourceQuotas = {}
         self._applied_quotas: ResourceQuotas = {}
-        # What is assumed and not yet reported as written, with the fallback.
+        # Admissions that are assumed and not yet reported as written, with the number of the fallback.
         self._assumed: dict[str, tuple[AssignedPods, int]] = {}
-        # Jobs that made deciding fail: with the document for which that is so, and why.
+        # Jobs about which a decision failed: the job at that time, and the problem.
         self._failed: dict[str, tuple[Job | None, str]] = {}
-        # What pods without a gang request, by job and queue; and by queue.
+        # The requests of pods without a gang, by job and queue, and their sums by queue.
         self._orphan_pods: dict[str, Mapping[str, Resources]] = {}
         self._orphans = _NO_ORPHANS
         self._changed: dict[str, AdmissionRequest | None] = {}
@@ -99,7 +99,7 @@ class Admitter:
         self.reset()
 
     def update(self, changes: AdmissionChanges) -> None:
-        """Take over changes. The next cycle processes them."""
+        """Store changes for the next cycle."""
         if changes.whole:
             for uid in self._pods.pods.keys() - changes.pods.keys():
                 self._pods.put_pod(uid, None)
@@ -121,15 +121,15 @@ class Admitter:
             self._reverted.add(uid)
 
     def reset(self, *, sees_nodes: bool | None = None) -> None:
-        """Rebuild from stored and assumed state, as after a step of the clock."""
+        """Rebuild the scheduler from stored and assumed state, for example after a step of the clock."""
         self._sees_nodes = self._sees_nodes if sees_nodes is None else sees_nodes
         self.scheduler = Scheduler(self._policy, sees_nodes=self._sees_nodes)
         self._anew = True
 
     def cycle(self, now: float, *, limit: int | None = None) -> Decisions:
-        """The new verdicts at ``now`` (epoch seconds, not before the last call's), at most about ``limit``.
+        """The new verdicts at ``now`` (epoch seconds, not earlier than in the last call), at most about ``limit``.
 
-        A job with which the decision fails is left out until it changes. The other jobs are decided.
+        If the decision about a job fails, this job is left out until it changes. Other jobs are not affected.
         """
         failed: dict[str, Exception] = {}
         while True:
@@ -138,7 +138,7 @@ class Admitter:
                 decisions = self.scheduler.cycle(now, limit=limit)
                 break
             except GangDecisionError as error:
-                self.reset()  # half a decision is none
+                self.reset()  # drop the incomplete decisions
                 if error.uid in failed:
                     raise
                 failed[error.uid] = error.cause
@@ -153,7 +153,10 @@ class Admitter:
         return replace(decisions, failed=failed)
 
     def explain(self, uid: str) -> Verdict:
-        """The state of a job in the last cycle: why it waits and its position, or its assignment. KeyError: unknown."""
+        """The state of a job in the last cycle: its assignment, or why it waits and its position.
+
+        Raises KeyError for an unknown job.
+        """
         return self.scheduler.explain(uid)
 
     def queue_usages(self) -> dict[str, QueueUsage]:
@@ -161,18 +164,18 @@ class Admitter:
         return self.scheduler.queue_usages()
 
     def wake_at(self, now: float) -> float:
-        """When ``cycle`` may decide something without changes: epoch seconds; ``now``: at once; inf: never."""
+        """The time at which ``cycle`` may decide something without further changes: epoch seconds; inf: never."""
         stale = self._anew or self._changed or self._reverted or self._pods.is_dirty
         same = self._config is self._applied_config and self._quotas is self._applied_quotas
         return now if stale or not same else self.scheduler.wake_at(now)
 
-    # -- from what is stored to gangs --
+    # -- from stored objects to gangs --
 
     def refresh(self) -> None:
-        """Update the scheduler, as ``cycle`` does first. The cost depends on the number of changes."""
+        """Update the scheduler. ``cycle`` calls this first. The cost depends on the number of changes."""
         config, quotas, before = self._config, self._quotas, self._applied_config
         moved, created, charged = self._pods.changes()
-        anew, self._anew = self._anew, True  # an error leaves it set
+        anew, self._anew = self._anew, True  # remains set after an error
         recount = anew or config.counted != before.counted
         matches_changed = self._namespaces.update(config.queues or ())
         if anew or config.queues != before.queues:
@@ -251,7 +254,7 @@ class Admitter:
         return gang if job is not request.job else replace(gang, members=(), fallbacks=(), problem=problem)
 
     def _with_quota(self, request: AdmissionRequest, gang: Gang, key: str, *, refresh: bool) -> Gang:
-        """The gang with its usage of the ResourceQuotas of its namespace, if there are any."""
+        """The gang with its usage of the ResourceQuotas of its namespace, if the namespace has any."""
         ways = gang, *gang.fallbacks
         if gang.key.namespace not in self._quotas or gang.problem:
             if all(way.charges is None for way in ways):
@@ -265,7 +268,7 @@ class Admitter:
         return replace(gang, charges=charges[0], created=self._pods.created(key), fallbacks=others)
 
     def _with_queue(self, gang: Gang) -> Gang:
-        """The gang with the reason why its queue does not accept it, if so: its namespace, or its priority class."""
+        """The gang with the reason if its queue does not accept it because of its namespace or priority classes."""
         queue = gang.queue or DEFAULT_QUEUE
         why, reason = self._namespaces.mismatch(queue, gang.key.namespace), Reason.NAMESPACE_MISMATCH
         if not why and (why := refused_priority_class(self._config, queue, gang.priority_classes)):
@@ -277,7 +280,7 @@ class Admitter:
         return replace(gang, inadmissible=why, inadmissible_reason=reason, fallbacks=others)
 
     def _count_orphans(self, keys: Collection[str], *, again: bool) -> Mapping[str, Resources]:
-        """The requests, by queue, of pods on nodes whose job has no (more) part in admission.
+        """The requests, by queue, of pods on nodes whose jobs have no gang, or no longer have one.
 
         Users who may create pods can set any label, so a pod counts only in a queue that is open to its namespace.
         """

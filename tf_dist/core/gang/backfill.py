@@ -1,9 +1,9 @@
-"""Reservations and backfilling (EASY): when and where a waiting gang will start, and the capacity kept for it.
+"""Reservations and backfilling (EASY): when and where a waiting gang will start, and the capacity reserved for it.
 
-As in EASY backfilling: running gangs are assumed to end by their estimates, one after the other, until the gang fits.
-Gangs behind it may start if they do not delay it: they end before it starts, or run where it will not. It is exact for
-each node: only capacity is kept that no earlier ending gang releases. The state after gangs have released theirs is
-tried on the nodes and quotas themselves (``WhatIf``), and always rolled back.
+As in EASY backfilling, running gangs are assumed to end at their estimated times, one after the other, until the
+waiting gang fits. Gangs behind it may start if they do not delay it: they end before it starts, or use capacity that it
+does not need. A reservation is exact for each node: it only holds capacity that gangs which end earlier do not release.
+``WhatIf`` evaluates the state after releases on the nodes and quotas themselves, and always rolls it back.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Release(NamedTuple):
     quota: Resources
     """The quota that it releases."""
     type: str = ""
-    """The type of the one pod that it releases; "": all pods."""
+    """The type of the single pod that it releases; "": all pods."""
 
 
 class WhatIf:
-    """Context in which ``to`` assumes steps as done. Leaving the ``with`` block rolls them back."""
+    """Context in which ``to`` assumes that steps are done. The end of the ``with`` block rolls them back."""
 
     def __init__(self, cache: SchedulerCache, steps: Iterator[Release]) -> None:
         self._cache = cache
@@ -47,16 +47,16 @@ class WhatIf:
 
     @property
     def count(self) -> int:
-        """The number of steps assumed as done."""
+        """The number of steps that are assumed to be done."""
         return len(self._marks)
 
     @property
     def steps(self) -> list[Release]:
-        """The steps assumed as done."""
+        """The steps that are assumed to be done."""
         return self._known[: self.count]
 
     def to(self, count: int) -> int:
-        """Assume ``count`` steps as done. Returns their number, if there are fewer."""
+        """Assume that ``count`` steps are done. Returns their number, which is smaller if fewer steps exist."""
         if count < self.count:
             self._cache.rollback(self._marks[count])
             del self._marks[count:]
@@ -89,10 +89,10 @@ def find_now(cache: SchedulerCache, entry: Workload, counts: Counts) -> NodeAssi
 def fewest_releases(
     cache: SchedulerCache, supposing: WhatIf, entry: Workload, counts: Counts
 ) -> NodeAssignments | None:
-    """Assume as few steps as the gang needs to start, and return its nodes; None: all steps do not suffice.
+    """Assume as few steps as the gang needs to start, and return its nodes; None if all steps are not sufficient.
 
-    The number is estimated from the effect of the last steps, and then found by bisection. If more capacity can make a
-    placement fail, it may be one of several answers.
+    The number is estimated from the effect of the last steps, and then determined by bisection. It may not be the
+    smallest number, because more capacity can make a placement fail.
     """
     found = find_now(cache, entry, counts)
     high, more = supposing.count, 1
@@ -105,9 +105,9 @@ def fewest_releases(
         found = find_now(cache, entry, counts)
         left = cache.assumed_pods.missing(entry.request, counts)
         brought, missing = missing - left, left
-        # Rounded up: with as many steps again for every pod that these brought, none is missing.
+        # Rounded up: after this number of steps, no pod is missing if steps continue to have the same effect.
         more = min(-(-left * (high - low) // brought), 8 * (high - low)) if left and brought > 0 else 2 * more
-    middle = high - 1  # the guess is mostly right
+    middle = high - 1  # the estimate is usually right
     while high - low > 1:
         supposing.to(middle)
         fewer = find_now(cache, entry, counts)
@@ -127,26 +127,26 @@ class Reservation:
     entry: Workload
     """The gang."""
     counts: Counts
-    """Its pods, by member."""
+    """The number of its pods, by member."""
     nodes: NodeAssignments
-    """Where its pods will be, by member."""
+    """The future nodes of its pods, by member."""
     start: float
     """Epoch seconds; inf: unknown."""
     after: Workload | None
-    """The gang that ends just before; None: it starts after terminating pods have ended."""
+    """The gang that ends immediately before; None if the reservation only waits for terminating pods."""
     hold: list[PodsOnNode] = field(default_factory=list)
-    """The free capacity that is kept for it."""
+    """The free capacity that is reserved for the gang."""
     reserved_quota: Resources = field(default_factory=dict)
-    """The remaining quota that is kept for it."""
+    """The remaining quota that is reserved for the gang."""
 
     @property
     def need(self) -> Resources:
-        """The quota that it needs."""
+        """The quota that the gang needs."""
         return self.entry.request.need(self.counts)
 
     @property
     def pods(self) -> list[PodsOnNode]:
-        """The nodes of its pods."""
+        """The future pods of the gang, by class and node."""
         return placed_pods(self.entry, self.nodes)
 
 
@@ -180,10 +180,10 @@ def make_reservation(
     *,
     ended: bool = True,
 ) -> Reservation | None:
-    """A reservation for a gang, in addition to the ``earlier`` ones; None: it would not fit even after the end of all
-    running gangs.
+    """A reservation for a gang in addition to ``earlier`` reservations; None if the gang would not fit.
 
-    Without ``ended``, only capacity that is being released counts, and no expected ends.
+    By default, the expected ends of all running gangs count. If ``ended`` is False, only capacity that is already being
+    released counts.
     """
     underway = releases_underway(cache)
     running = (cache.running[uid] for uid in cache.ends) if ended else ()
@@ -194,7 +194,8 @@ def make_reservation(
         if nodes is None:
             return None
         steps = supposing.steps
-    # Of its quota it needs what does not become free in its queue, less what earlier reservations count on.
+    # Reserve the needed quota that does not become free in the gang's queue. Released quota that earlier reservations
+    # count on does not become free.
     released = add_resources(step.quota for step in steps if step.entry.queue == entry.queue)
     for one in earlier:
         if one.entry.queue == entry.queue:
@@ -216,7 +217,7 @@ def make_reservation(
 def _held_back(
     entry: Workload, nodes: NodeAssignments, steps: Sequence[Release], earlier: Sequence[Reservation]
 ) -> list[PodsOnNode]:
-    """The pods of a reservation that need more than the capacity that becomes free on their nodes."""
+    """The pods of a reservation for which the capacity that becomes free on their nodes is not sufficient."""
     free: dict[str, dict[int, int]] = {node: {} for placed in nodes for node in placed}
 
     def add(pods: PodsOnNode, number: int) -> None:
@@ -228,7 +229,7 @@ def _held_back(
     for step in steps:
         for pods in step.pods:
             add(pods, pods.number)
-    for one in earlier:  # less what earlier reservations count on
+    for one in earlier:  # earlier reservations count on a part of it
         kept = Counter({(pods.shape, pods.node): pods.number for pods in one.hold})
         for pods in one.pods:
             add(pods, kept[pods.shape, pods.node] - pods.number)
@@ -245,7 +246,7 @@ def _held_back(
 
 @contextmanager
 def with_reserved(cache: SchedulerCache, reserved: Sequence[Reservation], *, started: bool) -> Iterator[None]:
-    """Nodes and quota after these reservations have ``started``, otherwise without the capacity kept for them."""
+    """Nodes and quota after these reservations have ``started``, or else without their reserved capacity."""
     mark = cache.mark()
     for one in reserved:
         if started:
@@ -259,16 +260,16 @@ def with_reserved(cache: SchedulerCache, reserved: Sequence[Reservation], *, sta
 
 
 class ReservationCache:
-    """Cache of reservations, valid while no gang gets or gives up capacity and no estimate is exceeded."""
+    """Cache of reservations. It is valid as long as no gang gets or gives up capacity and no estimate is exceeded."""
 
     def __init__(self) -> None:
         self.kept_out: set[object] = set()
-        """The gangs that do not fit in addition to given reservations."""
+        """Gangs that do not fit in addition to certain reservations."""
         self._made: dict[object, Reservation | None] = {}
         self._state: object = None
 
     def at(self, cache: SchedulerCache) -> ReservationCache:
-        """The valid part."""
+        """This cache, without entries that are no longer valid."""
         state = cache.state, cache.ends.version
         if state != self._state:
             self._made, self.kept_out, self._state = {}, set(), state
@@ -303,11 +304,11 @@ class Reservations:
         self._known = known
 
     def __bool__(self) -> bool:
-        """Whether any has been made."""
+        """Whether the cycle has made a reservation."""
         return bool(self.made)
 
     def want(self, entry: Workload, counts: Counts) -> None:
-        """Reserve capacity for a gang, after the earlier reservations. Computed on first use."""
+        """Reserve capacity for a gang, after the earlier reservations. It is computed on first use."""
         self._wanted.append((entry, counts))
 
     def when_left(self, entry: Workload, counts: Counts) -> bool:
@@ -316,7 +317,10 @@ class Reservations:
         return self._reserve(entry, counts, ended=False)
 
     def find(self, entry: Workload, counts: Counts) -> NodeAssignments | None:
-        """The nodes on which a gang can have these pods without delaying a reservation, or None. Nothing is taken."""
+        """The nodes on which a gang can have these pods without a delay of reservations, or None.
+
+        No capacity is taken.
+        """
         request, cache = entry.request, self._cache
         if not cache.quotas.fits(entry.queue, request.need(counts)):
             return None  # the quota is checked again below, without what is reserved of it
@@ -340,10 +344,9 @@ class Reservations:
         return found
 
     def find_more(self, entry: Workload, counts: Counts) -> NodeAssignments | None:
-        """The nodes on which a running gang can have these further pods without delaying a reservation, or None. Nodes
-        of the gang are preferred.
+        """The nodes on which a running gang can have these further pods without a delay of reservations, or None.
 
-        Nothing is taken.
+        Nodes of the gang are preferred. No capacity is taken.
         """
         request, cache = entry.request, self._cache
         if cache.assumed_pods.surely_lacks(request, counts):

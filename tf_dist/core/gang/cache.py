@@ -30,16 +30,16 @@ from tf_dist.core.model.job import JobKey
 
 
 class UnstartedPods(NamedTuple):
-    """Assigned pods of a type that do not exist yet; pods of earlier attempts may still run in their place."""
+    """Assigned pods of a type that do not exist yet. Pods of earlier attempts may still use their capacity."""
 
     type: str
     """Their replica type."""
     shape: PodClass
     """Their class."""
     number: int
-    """How many there are."""
+    """The number of pods."""
     nodes: Mapping[str, int]
-    """The number that may be assigned to each node; more than ``number`` if others of the type have ended."""
+    """The number that may run on each node. The sum exceeds ``number`` if other pods of the type have ended."""
 
 
 @dataclass(slots=True)
@@ -73,7 +73,7 @@ NO_USAGE: Final = Usage()
 
 
 def usage_of(gang: Gang, request: GangRequest) -> Usage:
-    """The usage of a gang; for an invalid gang, only its quota."""
+    """The usage of a gang. The usage of an invalid gang includes only its quota."""
     if gang.assigned is None and not gang.bound:
         return NO_USAGE
     wanted = tuple(_wanted(gang, member) for member in gang.members)
@@ -95,7 +95,7 @@ def usage_of(gang: Gang, request: GangRequest) -> Usage:
 
 
 def assigned_count(gang: Gang, member: PodSet) -> int:
-    """The number of assigned pods of a member; 0 while it waits."""
+    """The number of assigned pods of a member; 0 if the gang waits."""
     return gang.assigned.sizes.get(member.type, member.count) if gang.assigned else 0
 
 
@@ -160,8 +160,8 @@ def _present(gang: Gang, member: PodSet) -> tuple[Mapping[str, int], Mapping[str
     """The pods of a type, and the pods of earlier attempts that will be deleted, both by node.
 
     If an assigned pod will run on a node with a pod of an earlier attempt, it takes over that pod's capacity, because
-    attempts never overlap. So such a pod counts as an assigned one. Unless the job was requeued, this also holds for
-    assigned pods without a node.
+    attempts never overlap. Therefore the earlier pod counts as the assigned pod. Unless the job was requeued, this also
+    holds for assigned pods without a node.
     """
     bound, earlier = gang.bound.get(member.type) or {}, gang.earlier.get(member.type)
     if not earlier:
@@ -178,8 +178,10 @@ def _present(gang: Gang, member: PodSet) -> tuple[Mapping[str, int], Mapping[str
 
 
 def _nodes_by_index(gang: Gang, type_: str, there: Mapping[str, int]) -> list[str]:
-    """The nodes of a type's pods by replica index. If the index is unknown, nodes with pods of other types
-    (parameter servers) come first, then the node with most pods.
+    """The nodes of a type's pods by replica index.
+
+    If the index is unknown, nodes with pods of other types (parameter servers) come first, then the nodes with most
+    pods.
     """
     known = list(gang.pod_nodes.get(type_, ()))
     left = Counter(there)
@@ -198,7 +200,7 @@ def last_nodes(nodes: list[str], count: int) -> Counter[str]:
 
 
 def nodes_by_index(gang: Gang, type_: str) -> list[str]:
-    """The nodes of a gang's assigned pods, by replica index; "" where unknown.
+    """The nodes of a gang's assigned pods, by replica index; "" if unknown.
 
     A gang that shrinks gives up the pods with the highest indexes.
     """
@@ -220,7 +222,7 @@ def subtract_pods(pods: Iterable[PodsOnNode], others: Iterable[PodsOnNode]) -> l
 
 
 def assigned_placement(gang: Gang, sizes: Sizes) -> Placement:
-    """Its placement, reduced to these sizes by removing the highest indexes."""
+    """The placement of a gang, reduced to these sizes by the removal of the highest indexes."""
     kept = {type_: Counter(nodes_by_index(gang, type_)[:count]) for type_, count in sizes.items()}
     return {
         type_: {node: counts[node] for node in sorted(counts) if node} for type_, counts in kept.items() if any(counts)
@@ -228,18 +230,18 @@ def assigned_placement(gang: Gang, sizes: Sizes) -> Placement:
 
 
 class Rank(NamedTuple):
-    """A gang's rank in its queue; the smallest is first."""
+    """A gang's rank in its queue. The smallest rank is first."""
 
     nominated: int
-    """-1 if others are preempted for it."""
+    """-1 if others are preempted for the gang, else 0."""
     priority: int
-    """The negative of its priority."""
+    """The negative priority of the gang."""
     patient: int
-    """0 if it starves."""
+    """0 if the gang starves, else 1."""
     since: float
-    """The start of its wait, or later for a long gang: see ``AdmissionPolicy.stretch``."""
+    """The start of the wait, or later for a long gang: see ``AdmissionPolicy.stretch``."""
     created_at: float
-    """When the job was created: epoch seconds."""
+    """The creation time of the job: epoch seconds."""
     key: JobKey
     """The job."""
     uid: str
@@ -248,22 +250,20 @@ class Rank(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class EquivalentGangs:
-    """Gangs of a queue with equal requests and priority, and about the same estimate: if the first cannot start, none
-    can.
-    """
+    """Gangs of a queue with equal requests and priority, and similar estimates. If the first cannot start, none can."""
 
     queue: str
     """The name of their queue."""
     key: tuple[object, ...]
     """Their common properties."""
     request: GangRequest
-    """The request of each of them."""
+    """The request of each gang."""
     ranks: list[Rank]
-    """Their ranks, the first in front; never empty."""
+    """The ranks of the gangs in order; never empty."""
     no_preemption_at: object = None
-    """The state in which nothing could be preempted for the first."""
+    """The state in which no gang could be preempted for the first gang."""
     blocked_by: str | None = None
-    """The last reason why none could start even if all others ended; "": they could; None: not evaluated yet."""
+    """The last reason why these gangs cannot start even if all others end; "": they can; None: not evaluated yet."""
 
 
 @dataclass(slots=True, eq=False)
@@ -273,21 +273,21 @@ class Workload:
     gang: Gang
     """The gang as last reported, or after a decision of the scheduler."""
     request: GangRequest
-    """Its request; ``NO_REQUEST``: it is invalid."""
+    """Its request; ``NO_REQUEST`` if the gang is invalid."""
     problem: str = ""
-    """Why it is invalid; "": it is valid."""
+    """Why the gang is invalid; "" if it is valid."""
     uid: str = field(init=False)
     """The uid of the gang."""
     held: Usage = field(default_factory=lambda: NO_USAGE)
     """Its usage of nodes and quota."""
     released_pods: Sequence[PodsOnNode] = ()
-    """The pods that it gives up by a verdict that it has not confirmed."""
+    """The pods that the gang gives up by a verdict that it has not confirmed."""
     released_resources: Resources = field(default_factory=dict)
-    """The requests of those."""
+    """The requests of the released pods."""
     rank: Rank | None = None
-    """None: it is not queued."""
+    """Its rank; None if it is not queued."""
     group: EquivalentGangs | None = None
-    """None: it is not queued."""
+    """Its group; None if it is not queued."""
     _nodes: dict[str, list[str]] = field(default_factory=dict)
     """Cache of ``nodes_by_index``, by type."""
 
@@ -306,17 +306,17 @@ class Workload:
 
     @property
     def releasing(self) -> bool:
-        """Whether it is being preempted or shrunk and has not confirmed it."""
+        """Whether the gang is being preempted or shrunk, and has not confirmed this."""
         return bool(self.released_pods or self.released_resources)
 
     @property
     def since(self) -> float:
-        """The time since which it may start: epoch seconds."""
+        """The time from which on the gang may start: epoch seconds."""
         return max(self.gang.created_at, self.gang.not_before)
 
     @property
     def changed_at(self) -> float:
-        """When its assigned pods changed last: epoch seconds; -inf: it has none."""
+        """The time of the last change of its assigned pods: epoch seconds; -inf: it has none."""
         assigned = self.gang.assigned
         return -inf if assigned is None else assigned.at if assigned.resized is None else assigned.resized
 
@@ -334,13 +334,13 @@ class Workload:
 
 
 PreemptionRank = tuple[int, float, float, str]
-"""The order of preemption: the lowest priority first, then the youngest, then the largest; then by uid."""
+"""The order of preemption: the lowest priority first, then the youngest gang, then the largest, then by uid."""
 
 
 def expected_end(gang: Gang, now: float) -> float:
-    """When a gang is expected to end; inf: unknown.
+    """The expected end of a gang: epoch seconds; inf: unknown.
 
-    If it exceeds its estimate, the estimate doubles.
+    If a gang exceeds its estimate, the estimate doubles.
     """
     if gang.assigned is None or gang.estimate is None:
         return inf
@@ -351,9 +351,9 @@ def expected_end(gang: Gang, now: float) -> float:
 
 
 class ExpectedCompletions:
-    """Admitted gangs by expected end; those without an estimate last, small ones first.
+    """Admitted gangs by expected end. Gangs without an estimate come last, small gangs first.
 
-    (A node with a small gang has little capacity missing.)
+    A node with a small gang lacks little capacity.
     """
 
     def __init__(self) -> None:
@@ -390,17 +390,17 @@ class ExpectedCompletions:
         return (key[3] for key in self._order)
 
     def time(self, uid: str) -> float:
-        """When a gang is expected to end."""
+        """The expected end of a gang: epoch seconds."""
         return self._gangs[uid][1][0]
 
     @property
     def first(self) -> float:
-        """When the first of them is expected to end; inf: unknown for all."""
+        """The earliest expected end: epoch seconds; inf if all are unknown."""
         return self._order[0][0] if self._order else inf
 
 
 class SchedulerCache:
-    """All gangs, with their nodes and quotas. ``sees_nodes`` False: nodes cannot be listed."""
+    """All gangs, with their nodes and quotas. If ``sees_nodes`` is False, nodes cannot be listed."""
 
     def __init__(self, *, sees_nodes: bool = True) -> None:
         self.assumed_pods = AssumedPods(sees_nodes=sees_nodes)
@@ -412,14 +412,14 @@ class SchedulerCache:
         self.running: dict[str, Workload] = {}
         """Admitted gangs."""
         self.departing: dict[str, Workload] = {}
-        """Gangs that release pods, or have terminating ones."""
+        """Gangs that release pods, or have terminating pods."""
         self.elastic: dict[str, Workload] = {}
         """Admitted gangs that could be smaller or larger."""
         self.partial: dict[str, Workload] = {}
         """Admitted gangs that have started with less than their smallest size."""
         self.unstarted: dict[str, Workload] = {}
         """Admitted gangs with pods that do not exist yet, but have assigned nodes."""
-        self._unchecked: dict[str, Workload] = {}  # those of them whose nodes may have closed since they were checked
+        self._unchecked: dict[str, Workload] = {}  # those of ``unstarted`` with nodes that may have closed
         self._checked_layout = 0
         self.youngest: dict[str, list[PreemptionRank]] = {}
         """Admitted gangs by queue, in the order of preemption."""
@@ -438,7 +438,7 @@ class SchedulerCache:
         self._requests = GangRequests(self.assumed_pods.snapshot.shape)
         self._orphans: Mapping[str, Resources] = {}
         self._rules = 0
-        # What is supposed of the quotas, and for each mark its length and the mark of the nodes.
+        # Hypothetical changes of the quotas. For each mark: the number of these changes, and the mark of the nodes.
         self._supposed: list[tuple[str, Resources, bool]] = []
         self._marks: list[tuple[int, int]] = []
 
@@ -471,7 +471,7 @@ class SchedulerCache:
             self._changed()
 
     def put_queues(self, queues: Iterable[Queue]) -> None:
-        """Replace all queues. ValueError: two queues with one name."""
+        """Replace all queues. Raises ValueError if two queues have the same name."""
         listed = {queue.name: queue for queue in queues}
         self.quotas = Quotas(queues, self.assumed_pods.capacity)
         self.queues = {DEFAULT_QUEUE: Queue(name=DEFAULT_QUEUE)} | listed
@@ -484,7 +484,7 @@ class SchedulerCache:
         self._changed()
 
     def put_orphans(self, orphans: Mapping[str, Resources]) -> None:
-        """Replace the use of each queue's quota by pods without a gang."""
+        """Replace the requests of pods without a gang, which use the quota of queues."""
         if orphans == self._orphans:
             return
         for queue, amounts in self._orphans.items():
@@ -505,8 +505,10 @@ class SchedulerCache:
         self.state += 1
 
     def on_closed_nodes(self) -> list[tuple[Workload, dict[str, Counter[str]]]]:
-        """Admitted gangs with pods that do not exist yet and whose nodes accept none, with their number by type and
-        node. All are checked when any node has changed, otherwise only gangs that are new, changed or were found.
+        """Gangs with assigned pods that do not exist yet and whose nodes accept none: their number by type and node.
+
+        All gangs are checked if any node has changed, otherwise only gangs that are new, have changed, or were in the
+        last result.
         """
         pods = self.assumed_pods
         if not pods.sees_nodes:
@@ -527,7 +529,7 @@ class SchedulerCache:
     # -- gangs --
 
     def put(self, gang: Gang) -> Workload:
-        """Add or update a gang. An unconfirmed preemption of it is dropped."""
+        """Add or update a gang. This drops an unconfirmed preemption of the gang."""
         entry = self.entries.get(gang.uid)
         if entry is not None and entry.gang == gang and not entry.releasing:
             return entry
@@ -558,7 +560,7 @@ class SchedulerCache:
         return entry
 
     def recount(self) -> list[Workload]:
-        """Make the requests for absent resources again, because a node has a new resource. Returns their gangs."""
+        """Build requests for absent resources again, because a node has a new resource. Returns their gangs."""
         self.assumed_pods.snapshot.catalogue.outdated = False
         found = [entry for entry in self.entries.values() if entry.request.absent]
         if found:
@@ -577,7 +579,7 @@ class SchedulerCache:
         return self.assumed_pods.snapshot.catalogue.outdated
 
     def remove(self, uid: str) -> None:
-        """Remove a gang with all its use. An unknown gang is ignored."""
+        """Remove a gang with all its usage. An unknown gang is ignored."""
         entry = self.entries.pop(uid, None)
         if entry is not None:
             self._tally(entry, -1)
@@ -588,7 +590,7 @@ class SchedulerCache:
             self._requests.forget([entry.request for entry in self.entries.values()])
 
     def release(self, entry: Workload, released_pods: Sequence[PodsOnNode], released_resources: Resources) -> None:
-        """Let a gang give up these pods. Their capacity is free when the gang confirms."""
+        """Let a gang give up these pods. Their capacity becomes free when the gang confirms."""
         self.state += 1
         entry.released_pods, entry.released_resources = released_pods, released_resources
         self.departing[entry.uid] = entry
@@ -596,12 +598,12 @@ class SchedulerCache:
     # -- hypothetical states --
 
     def mark(self) -> int:
-        """Start to record what is supposed, until ``rollback`` with this mark."""
+        """Start to record hypothetical changes, until ``rollback`` with this mark."""
         self._marks.append((len(self._supposed), self.assumed_pods.snapshot.mark()))
         return len(self._marks) - 1
 
     def suppose(self, queue: str, quota: Resources, pods: Iterable[PodsOnNode] = (), *, released: bool = False) -> None:
-        """Suppose that a queue uses this quota, and nodes have these pods, or that they are ``released``.
+        """Assume that a queue uses this quota, and nodes have these pods, or that both are ``released``.
 
         Unknown nodes are ignored.
         """
@@ -613,7 +615,7 @@ class SchedulerCache:
                 snapshot.take(shape, node, -number if released else number)
 
     def rollback(self, mark: int) -> None:
-        """Undo what was supposed since the mark, and drop later marks."""
+        """Undo the hypothetical changes since the mark, and drop later marks."""
         supposed, nodes = self._marks[mark]
         del self._marks[mark:]
         while len(self._supposed) > supposed:
@@ -699,6 +701,6 @@ def _preemption_rank(entry: Workload) -> PreemptionRank:
 
 
 def _ordering_key(gang: Gang) -> tuple[object, ...]:
-    """The properties by which the cache is ordered, in addition to usage."""
+    """The properties that determine the order in the cache, in addition to usage."""
     assigned = gang.assigned
     return gang.queue, gang.priority, gang.estimate, assigned and (assigned.at, assigned.sizes, assigned.resized)

@@ -1,8 +1,9 @@
-"""Growing elastic gangs into capacity that no waiting gang needs.
+"""Growth of elastic gangs into capacity that no waiting gang needs.
 
 Another worker saves more time if the gang runs longer and has fewer workers. Beyond its requested size, a gang grows
-only on nodes that it uses already, because a worker on another node is slowed down by the network, and slows down
-others. Gangs do not grow while others wait, shortly after that, or twice within a short time.
+only on nodes that it uses already, because the network slows down a worker on another node, which then slows down the
+other workers. Gangs do not grow while other gangs wait, shortly after a change of any gang, or twice within a short
+time.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ _SYNC_OVERHEAD: Final = 0.03
 _WORTH: Final = 3.0
 """If growing needs a restart, it must save this multiple of the restart's cost."""
 _AT_LEAST: Final = 300.0
-"""A gang without an estimate is assumed to run for as long again as it has run, and at least for this time
-(seconds). Otherwise gangs that have just started would not grow, although they gain most.
+"""Seconds. A gang without an estimate is assumed to run for as long again as it has run, and at least for this time.
+Without this minimum, gangs that have just started would not grow, although they gain most.
 """
 
 
@@ -45,13 +46,13 @@ class _Growth:
     want: PodSetRequest
     """The member that grows."""
     size: int
-    """Its pods before growing."""
+    """The number of its pods before the growth."""
     remaining: float
-    """Seconds that the gang is expected to run."""
+    """The expected remaining run time of the gang in seconds."""
     nodes: Counter[str]
-    """The pods of the gang by node, including new ones."""
+    """The number of the gang's pods by node, including new pods."""
     extra: list[str] = field(default_factory=list)
-    """The nodes of the new pods; "": any."""
+    """The nodes of the new pods; "": any node."""
 
     @property
     def now(self) -> int:
@@ -60,13 +61,13 @@ class _Growth:
 
     @property
     def rank(self) -> tuple[bool, float, str, str]:
-        """Sort key: members below their requested size first, then those that gain most."""
+        """Sort key: members below their requested size first, then members that gain most."""
         saved = self.remaining * (1 - _speed(self.now) / _speed(self.now + 1))
         return self.now >= self.want.count, -saved, self.entry.uid, self.want.type
 
     @property
     def one_more(self) -> Counts:
-        """Counts with one pod of this member, and none of the others."""
+        """Counts with one pod of this member, and no pods of other members."""
         return tuple(int(want is self.want) for want in self.entry.request.wants)
 
 
@@ -75,18 +76,18 @@ def _speed(pods: int) -> float:
 
 
 def growth_allowed_at(cache: SchedulerCache, policy: AdmissionPolicy) -> float:
-    """When gangs may grow if none waits (epoch seconds): some time after the last change of any gang."""
+    """The time from which on gangs may grow if no gang waits: epoch seconds, some time after the last change."""
     return (cache.moves[-1][0] if cache.moves else -inf) + policy.grow_after
 
 
 def resize_cooldown_until(entry: Workload, policy: AdmissionPolicy) -> float:
-    """When a gang may be resized again."""
+    """The time from which on a gang may be resized again: epoch seconds."""
     assigned = entry.gang.assigned
     return -inf if assigned is None or assigned.resized is None else assigned.resized + policy.steady
 
 
 def grow_gangs(cache: SchedulerCache, now: float, policy: AdmissionPolicy) -> list[Gang]:
-    """The gangs that grow now, with their new size; nothing is taken yet."""
+    """The gangs that grow now, with their new sizes. No capacity is taken yet."""
     heap = [(one.rank, one) for entry in cache.elastic.values() for one in _growths(cache, entry, now, policy)]
     heapify(heap)
     done: list[_Growth] = []
@@ -152,7 +153,7 @@ def with_more(entry: Workload, counts: Counts, nodes: NodeAssignments, now: floa
 
 
 def _take_one_more(cache: SchedulerCache, one: _Growth) -> str | None:
-    """Take capacity for one more pod; its node, None if it fits nowhere."""
+    """Take capacity for one more pod. Returns its node ("": any node), or None if the pod does not fit."""
     if not cache.quotas.fits(one.entry.queue, one.want.member.requests):
         return None
     if cache.resource_quotas.beyond(one.entry.gang, one.one_more, more=True) is not None:

@@ -1,4 +1,4 @@
-"""Gangs of jobs, from the job's document, its status and its pods."""
+"""The gangs of jobs, from a job's document, status and pods."""
 
 from __future__ import annotations
 
@@ -47,8 +47,9 @@ def build_gang(
 ) -> Gang:
     """The gang of a job, with its pods on nodes, and with its fallbacks while it waits.
 
-    ``known``: its previous gang, if neither its document nor ``config`` has changed. Fallbacks are tried after the
-    job's admission timeout. After a disruption the next fallback comes first, and those behind it are tried at once.
+    ``known``: the previous gang, if neither the document nor ``config`` has changed. Fallbacks are tried after the
+    job's admission timeout. After a disruption, the next fallback comes first, and the fallbacks behind it are tried
+    immediately.
     """
     job, status = request.job, request.status
     if status.admission is not None or not job.fallbacks:
@@ -72,7 +73,7 @@ def build_gang(
 
 
 def gang_with_problem(request: AdmissionRequest, problem: str) -> Gang:
-    """A job whose pods cannot be counted: it waits with its problem, or keeps what its pods use."""
+    """The gang of a job whose pods cannot be counted. It waits with its problem, or keeps the capacity of its pods."""
     admission = request.status.admission
     return Gang(
         key=request.job.key,
@@ -85,7 +86,7 @@ def gang_with_problem(request: AdmissionRequest, problem: str) -> Gang:
 
 
 def refused_priority_class(config: AdmissionConfig, queue: str, classes: Collection[str]) -> str:
-    """Why a queue does not accept a job because of its priority classes; "" if it does."""
+    """Why a queue does not accept the priority classes of a job; "" if it does."""
     for name in classes:
         if name.startswith(names.SYSTEM_CLASSES):
             return f'priority class "{name}" is for components of the cluster, not for jobs; name another one, or none'
@@ -117,7 +118,7 @@ def _one_gang(
 def _requested(
     job: Job, config: AdmissionConfig, exclusives: ExclusiveResources, refused: Collection[str]
 ) -> dict[str, Any]:
-    """The fields of a gang that depend on its document, with the nodes that were refused to its pods."""
+    """The fields of a gang that depend on its document. ``refused``: nodes that were refused to its pods."""
     apart, predictable = exclusives.exclusives(gang_exclusions(job))
     members = pod_sets(job, config)
     if refused or any(apart):
@@ -141,7 +142,7 @@ def _requested(
         "preemptable": job.scheduling.preemptable,
         "patience": job.scheduling.patience,
         "live": grows_live(job),
-        # Only nodes that are named are surely in one rack.
+        # Only assigned nodes are certainly in the same topology domain.
         "pinned": predictable or required,
         "locality": TopologyRequest(label=topology, required=required) if topology else None,
         "estimate": expected or job.run_policy.active_deadline,
@@ -149,7 +150,7 @@ def _requested(
 
 
 def _priority(job: Job, config: AdmissionConfig) -> PriorityClass:
-    """The priority of a job: of its class, else its queue's default, else that of jobs without a class."""
+    """The priority of a job: of its class, else the default of its queue, else of jobs without a class."""
     name = priority_class(job)
     known = config.priorities.get(name) if name else None
     if known is not None:
@@ -160,20 +161,20 @@ def _priority(job: Job, config: AdmissionConfig) -> PriorityClass:
 
 
 def _progress(request: AdmissionRequest, bound: BoundPods) -> dict[str, Any]:
-    """The other fields, which depend on its status and its pods."""
+    """The fields of a gang that depend on the job's status and pods."""
     job, status, admission = request.job, request.status, request.status.admission
     assigned = admission and AssignedPods(
         at=admission.at, sizes=admission.admitted_sizes, placement=admission.placement, resized=admission.resized
     )
-    # While it waits, pods of earlier attempts only go. One that starts again with the nodes it has reuses them: one of
-    # its replicas may have been given up alone, as its pod was sent to a node that is gone.
+    # While a job is requeued, pods of earlier attempts only end. A job that restarts with its assigned nodes reuses
+    # them. A single replica may then have no assigned node, because the node of its pod is gone.
     attempts = status.attempts
     # A replica that succeeded uses its node as long as a sidecar keeps its pod running.
     on_nodes = {type_: bound.nodes(type_, attempts) for type_ in {replica.type for replica in status.succeeded}}
     ended = frozenset(replica for replica in status.succeeded if replica.index not in on_nodes[replica.type])
     bound_now: Placement = bound.placement()
     if assigned is not None and bound_now == assigned.placement:
-        bound_now = assigned.placement  # one object for both: so it is with nearly all, and there may be thousands
+        bound_now = assigned.placement  # share the object: this applies to nearly all of thousands of gangs
     return {
         "created_at": request.created_at,
         "nominated": assigned is None and status.reason == Reason.PREEMPTING,
@@ -191,7 +192,7 @@ def _progress(request: AdmissionRequest, bound: BoundPods) -> dict[str, Any]:
 
 
 def _done(job: Job, status: Status, ended: frozenset[ReplicaId]) -> Counter[str]:
-    """The finished replicas by type: those that succeeded, and those that nothing restarts.
+    """The finished replicas by type: succeeded replicas, and failed replicas that nothing restarts.
 
     If the whole job restarts, they need nodes again, and may have to wait.
     """
@@ -204,7 +205,7 @@ def _done(job: Job, status: Status, ended: frozenset[ReplicaId]) -> Counter[str]
 
 
 def _vacated(job: Job, ended: frozenset[ReplicaId], placement: Placement) -> dict[str, Counter[str]]:
-    """By type and node, the replicas that have succeeded."""
+    """The number of succeeded replicas by type and node."""
     found: dict[str, Counter[str]] = {}
     for type_ in {replica.type for replica in ended}:
         nodes = replica_nodes(job, placement, type_)
@@ -214,7 +215,7 @@ def _vacated(job: Job, ended: frozenset[ReplicaId], placement: Placement) -> dic
 
 
 def _replica_nodes(request: AdmissionRequest, bound: BoundPods, spec: ReplicaSpec) -> tuple[str, ...]:
-    """The nodes of a type's replicas by index: those of their pods, otherwise the assigned ones.
+    """The nodes of a type's replicas by index: the nodes of their pods, otherwise the assigned nodes.
 
     The index of a pod is only a label, so an index beyond the maximum is ignored.
     """

@@ -1,4 +1,4 @@
-"""Messages of admission: why a gang waits, what it waits for, and which gang is preempted for which."""
+"""Messages of admission: why a gang waits, what it waits for, and why a gang is preempted or resized."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from tf_dist.core.model.quantity import format_quantity
 from tf_dist.core.model.reasons import Reason
 from tf_dist.core.model.wording import MAX_LISTED, are, counted, join_names
 
-_MOST_RESOURCES: Final = 16  # that a message names of one member
+_MOST_RESOURCES: Final = 16  # the maximum number of resources of a member in a message
 
 
 def time_of_day(time: float, now: float) -> str:
-    """A time of day; with its date if that is not today's."""
+    """A time of day, with its date if that is not today."""
     then, today = timestamps.utc_datetime(time), timestamps.utc_datetime(now)
     return f"{then:%H:%M} UTC" if then.date() == today.date() else f"{then:%Y-%m-%d %H:%M} UTC"
 
@@ -50,7 +50,7 @@ def _text(requests: Resources) -> str:
 
 
 def _shown(requests: Resources) -> tuple[list[str], str]:
-    """The resources that a message names, and what it says of the others."""
+    """The resources that a message names, and its text about other resources."""
     found = sorted(resource for resource in requests if resource != "pods") or sorted(requests)
     more = len(found) - _MOST_RESOURCES
     return found[:_MOST_RESOURCES], f"{more} more resources" if more > 0 else ""
@@ -59,7 +59,7 @@ def _shown(requests: Resources) -> tuple[list[str], str]:
 def never_fits_text(
     nodes: NodeSnapshot, request: GangRequest, lacking: int, unavailable: Mapping[str, UnavailableNode]
 ) -> str:
-    """Why even empty nodes could not hold a gang. ``lacking``: the member that does not fit.
+    """Why a gang does not fit even on empty nodes. ``lacking``: the member that does not fit.
 
     ``unavailable``: nodes that currently accept no pods, and would not help.
     """
@@ -79,7 +79,7 @@ def never_fits_text(
 
 
 def shortage_text(nodes: NodeSnapshot, request: GangRequest, counts: Counts, short: int | None) -> str:
-    """What is missing now. ``short``: the member that does not fit even alone; None: only all together do not fit."""
+    """The missing capacity. ``short``: the member that does not fit even alone; None if each member fits alone."""
     if short is None:
         missing = f"needs {_all(request, counts)}, and there is no free capacity for all of them{_where(request)}"
         return missing + _refused_text(request)
@@ -113,7 +113,7 @@ def _where(request: GangRequest) -> str:
 
 
 def _allowed(nodes: NodeSnapshot, want: PodSetRequest) -> NDArray[np.bool_]:
-    """The nodes to which its pods may go."""
+    """The nodes on which pods of the member may run."""
     rows = nodes.mask(want.shape)
     return np.ones(len(nodes.nodes), np.bool_) if rows is None else rows
 
@@ -136,8 +136,9 @@ def _there(nodes: NodeSnapshot, want: PodSetRequest, *, whole: bool) -> str:
 
 
 def gang_text(gang: Gang, reader: JobKey) -> str:
-    """A gang in a message to the users of ``reader``: named by its queue if it is in another namespace,
-    because tenants must not see the names of each other's jobs.
+    """A gang in a message to the users of ``reader``.
+
+    A gang of another namespace is named by its queue, because tenants must not see the names of each other's jobs.
     """
     if gang.key.namespace == reader.namespace:
         return str(gang.key)
@@ -157,7 +158,7 @@ def queue_position_text(number: int, ahead: Sequence[JobKey], queue: str, reader
 
 
 def reserved_start_text(after: str, start: float, now: float, leaving: Iterable[str]) -> str:
-    """When a gang with a reservation starts; ``after`` the end of another gang ("": none)."""
+    """When a gang with a reservation starts. ``after``: the gang that has to end before ("": none)."""
     gone = sorted(leaving)
     if not after:
         release = are(len(gone), "has released its", "have released their")
@@ -170,7 +171,7 @@ def reserved_start_text(after: str, start: float, now: float, leaving: Iterable[
 
 
 def shrink_text(before: Sizes, sizes: Sizes, other: str) -> str:
-    """The message of a gang that shrinks for another one."""
+    """The message of a gang that shrinks for another gang."""
     return f"{replica_change_text(before, sizes)}: {other} waits for capacity"
 
 
@@ -180,7 +181,7 @@ def grow_text(before: Sizes, sizes: Sizes) -> str:
 
 
 def rest_text(before: Sizes, sizes: Sizes) -> str:
-    """The message of a gang when more replicas start, after its minimum."""
+    """The message of a gang when replicas beyond its minimum start."""
     more = (f"{sizes[t] - before.get(t, 0)} more {t}" for t in sizes if sizes[t] != before.get(t))
     return f"there is capacity for {' and '.join(more)}"
 
@@ -196,7 +197,7 @@ def leaves_nodes_text(left: Mapping[str, Mapping[str, int]], found: Sequence[Map
 
 
 def preempted_text(victim: Gang, gang: Gang) -> str:
-    """Why a gang is preempted for another one."""
+    """Why a gang is preempted for another gang."""
     if gang.priority > victim.priority and (gang.queue or "") == (victim.queue or ""):
         return f"its priority is higher ({gang.priority} > {victim.priority})"
     return "its queue reclaims its own quota"
@@ -253,7 +254,7 @@ def _explain_wait(
     lack = cache.quotas.lack(entry.queue, request.need(counts))
     reason, message = _blocked(cache, entry, counts) if lack is None else (lack.reason, str(lack))
 
-    def counts_as_ahead(group: EquivalentGangs) -> bool:  # not those that can never start
+    def counts_as_ahead(group: EquivalentGangs) -> bool:  # except gangs that can never start
         return cache.assumed_pods.never(group.request) is None
 
     number, ahead = pending.ahead(entry.uid, counts_as_ahead)
@@ -265,7 +266,7 @@ def _explain_wait(
         if len(first) >= MAX_LISTED and not is_foremost:
             break
     message += queue_position_text(number, first, gang.queue, gang.key)
-    if is_foremost:  # then it has a reservation; one that only waits for terminating pods has it from the same cycle
+    if is_foremost:  # it has a reservation; if it only waits for terminating pods, the last cycle has made it
         reservation = known.reserve(cache, entry, counts, now, ended=False) if cache.departing else None
         reservation = reservation or known.reserve(cache, entry, counts, now, ended=True)
         if reservation is not None:
@@ -277,10 +278,9 @@ def _explain_wait(
 
 
 def unsatisfiable(cache: SchedulerCache, entry: Workload) -> Wait | None:
-    """Why a gang cannot start even if all others end, not even with its minimum; None: it can.
+    """Why a gang cannot start with its minimum even if all other gangs end; None if it can.
 
-    It depends only on the gang, the nodes, the queues and the ResourceQuotas
-    (``SchedulerCache.limits``).
+    The result depends only on the gang, the nodes, the queues and the ResourceQuotas (``SchedulerCache.limits``).
     """
     request, lack = entry.request, cache.quotas.lack(entry.queue, {})
     if lack is not None:

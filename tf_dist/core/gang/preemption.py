@@ -1,8 +1,8 @@
 """Preemption: the gangs that shrink or are requeued for a waiting gang, with as little loss as possible.
 
-Surplus is taken first: pods beyond the requested size, then pods beyond the minimum. Whole gangs follow, those of the
-lowest priority first, and of these the youngest. Only as many are taken as the gang needs. Nothing is preempted if the
-gang would still not fit.
+Surplus pods are preempted first: pods beyond the requested size, then pods beyond the minimum. Whole gangs follow, the
+lowest priority first, and the youngest gang first among gangs of equal priority. Only as many pods are preempted as the
+gang needs. Nothing is preempted if the gang would still not fit.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class PreemptionPlan:
 
     @property
     def cost(self) -> tuple[object, ...]:
-        """The cost of the plan; the smaller the better."""
+        """The cost of the plan. The plan with the smallest cost is the best."""
         pods = sum(entry.held.pods for entry in self.whole)
         lost = sum(sum(types.values()) for types in self.fewer.values())
         return max((entry.gang.priority for entry in self.whole), default=-(2**63)), len(self.whole), pods, lost
 
 
 def may_preempt(cache: SchedulerCache, entry: Workload) -> bool:
-    """Whether there may be a gang to preempt. Fast, and never wrongly False."""
+    """Whether a gang to preempt may exist. This check is fast. If it returns False, no such gang exists."""
     return bool(cache.elastic) or _may_evict(cache, entry)
 
 
@@ -64,7 +64,7 @@ def plan_preemption(
     policy: AdmissionPolicy,
     spared: Container[str] = (),
 ) -> PreemptionPlan | None:
-    """The gangs to preempt so that one can start with these pods; None: there are none, or it would not help.
+    """The gangs to preempt so that a gang can start with these pods; None if this is not possible.
 
     ``spared``: uids of gangs that must not be preempted.
     """
@@ -102,9 +102,9 @@ class _Planner:
     counts: Counts
     """The number of pods of each member."""
     waited: float
-    """Seconds that it has waited."""
+    """The seconds for which the gang has waited."""
     policy: AdmissionPolicy
-    """The waits after which gangs shrink for it."""
+    """The policy, with the waits after which other gangs shrink for the gang."""
     spared: Container[str]
     """Uids of gangs that are not preempted."""
 
@@ -113,7 +113,7 @@ class _Planner:
         return self.entry.request.need(self.counts)
 
     def plan(self, order: dict[str, list[tuple[int, float, float, str]]]) -> PreemptionPlan | None:
-        """Whole gangs are preempted in this ``order``, which the cache keeps by queue."""
+        """The plan that preempts whole gangs in this ``order``, which the cache keeps by queue."""
         underway = releases_underway(self.cache)
         with WhatIf(self.cache, iter(underway)) as released:
             released.to(len(underway))
@@ -132,7 +132,7 @@ class _Planner:
         return PreemptionPlan(fewer, list(whole.values()))
 
     def _steps(self, order: dict[str, list[tuple[int, float, float, str]]]) -> Iterator[Release]:
-        # Where the quota suffices as it is, released quota need not be counted.
+        # If the quota is sufficient already, released quota need not be counted.
         counted = len(self.cache.youngest) > 1 or not self.cache.quotas.fits(self.entry.queue, self.need)
         dropped: dict[str, list[Release]] = {}
         for step in self._shrinking():
@@ -141,7 +141,7 @@ class _Planner:
         for victim in self._victims(order) if _may_evict(self.cache, self.entry) else ():
             pods: Sequence[PodsOnNode] = victim.held.remaining
             quota = victim.held.remaining_quota
-            if victim.uid in dropped:  # what is left of it
+            if victim.uid in dropped:  # only the pods that earlier steps have not released
                 steps = dropped[victim.uid]
                 pods = subtract_pods(pods, [pods for step in steps for pods in step.pods])
                 quota = subtract_resources(quota, add_resources(step.quota for step in steps))
@@ -150,8 +150,9 @@ class _Planner:
     def _shrinking(self) -> Iterator[Release]:
         """Surplus pods, one by one, from gangs with the largest surplus first.
 
-        Pods beyond the requested size are taken for any waiting gang. Pods beyond the minimum are taken for a gang of
-        at least equal priority that has waited long. For a gang of higher priority, both are taken at once.
+        Pods beyond the requested size are released for any gang that has waited for ``shrink_after``. Pods beyond the
+        minimum are released for a gang of at least equal priority that has waited for ``shrink_below_spec_after``. For
+        a gang of higher priority, both are released immediately.
         """
         others = [
             one
@@ -172,10 +173,10 @@ class _Planner:
         return victim.queue == self.entry.queue or queue is None or queue.reclaimable
 
     def _victims(self, order: dict[str, list[tuple[int, float, float, str]]]) -> Iterator[Workload]:
-        """Whole gangs: those of lower priority in the queue, and those of other queues that borrow this queue's quota.
+        """Whole gangs: gangs of lower priority in the queue, and gangs of other queues that borrow this queue's quota.
 
-        A queue can always take back what it lent, as in Kueue. A gang that is not preemptable is taken only after all
-        others, if its queue still uses more than its own quota.
+        A queue can always take back the quota that it lent, as in Kueue. A gang that is not preemptable comes after all
+        others, and only if its queue still uses more than its own quota.
         """
         ranks = [order.get(self.entry.queue, [])]
         protected: list[Workload] = []
@@ -202,7 +203,7 @@ class _Planner:
         """Whether a gang of another queue still uses lent quota, after the earlier steps."""
         return self._is_open(victim) and self.cache.quotas.reclaims(self.entry.queue, self.need, victim.queue)
 
-    # -- no preemption without need --
+    # -- only necessary preemptions --
 
     def _needed_on(self, nodes: NodeAssignments, steps: list[Release]) -> list[Release]:
         """The steps that are needed on these nodes. The most important gangs are spared first."""
@@ -217,7 +218,7 @@ class _Planner:
         for at in range(len(steps) - 1, -1, -1):
             step = steps[at]
             if step.entry.uid in evicted:
-                continue  # it goes as a whole, and so do these pods
+                continue  # the whole gang is preempted, including these pods
             others = reclaimed - Counter([step.entry.queue]) if self._reclaims(step) else reclaimed
             here = [pods for pods in step.pods if pods.node in named]
             mark = cache.mark()
@@ -234,7 +235,7 @@ class _Planner:
         return [step for at, step in enumerate(steps) if at not in spared]
 
     def _needed_anywhere(self, steps: list[Release]) -> list[Release]:
-        """The needed steps on any nodes. The search is repeated for each, so only a few steps are checked."""
+        """The needed steps on any nodes. Each check repeats the search, so plans with many steps are not checked."""
         for step in reversed(steps) if len(steps) <= _FEW else ():
             rest = [other for other in steps if other is not step]
             with WhatIf(self.cache, iter(rest)) as fewer:
@@ -251,8 +252,8 @@ class _Planner:
     def _may_reclaim(self, queues: Iterable[str]) -> bool:
         """Whether the gang may preempt gangs of these other queues now.
 
-        A gang that preempts only within its queue must stay within the nominal quota. Beyond it, the preempted gangs
-        would preempt it in turn.
+        The queue of the gang must stay within its nominal quota. Beyond this quota, the preempted gangs would preempt
+        the gang in turn.
         """
         return all(self.cache.quotas.entitled(self.entry.queue, self.need, queue) for queue in queues)
 
@@ -260,7 +261,7 @@ class _Planner:
 def _surplus(
     entries: list[Workload], floor: Callable[[PodSetRequest], int], left: dict[tuple[str, str], list[str]]
 ) -> Iterator[Release]:
-    """Pods beyond the floor; ``left``: the nodes of the remaining ones."""
+    """Pods beyond the floor, as steps. ``left``: the nodes of the remaining pods."""
     order = []
     for entry in entries:
         for want in entry.request.wants:
@@ -278,7 +279,7 @@ def _surplus(
 
 
 def issue_preemptions(cache: SchedulerCache, plan: PreemptionPlan, entry: Workload) -> dict[str, Verdict]:
-    """Carry out a plan made for a gang: the verdicts on the others, by uid."""
+    """Carry out a plan for a gang. Returns the verdicts on the other gangs, by uid."""
     verdicts: dict[str, Verdict] = {}
     for uid, fewer in plan.fewer.items():
         victim = cache.entries[uid]

@@ -1,11 +1,11 @@
 """Queues of pending gangs, their order, and the order in which a cycle serves them.
 
-Gangs for which others are preempted come first, then those of higher priority, then starving ones, then older ones. A
+Gangs for which others are preempted come first, then gangs of higher priority, then starving gangs, then older gangs. A
 gang with a long estimate lets slightly younger gangs pass (``AdmissionPolicy.stretch``). Its rank is a fixed time, so
-two gangs only swap when one starves.
+two gangs only swap when one of them starves.
 
-Gangs of one queue with equal requests and priority and a similar estimate form a group: if its first gang cannot start,
-none can. A cycle evaluates only groups, independent of the length of the queue.
+Gangs of a queue with equal requests and priority and a similar estimate form a group: if its first gang cannot start,
+none can. A cycle evaluates only groups, so its cost does not depend on the length of the queue.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ from tf_dist.core.gang.types import AdmissionPolicy
 
 @dataclass(slots=True, eq=False)
 class PendingQueue:
-    """The pending gangs of one queue."""
+    """The pending gangs of a queue."""
 
     order: list[Rank] = field(default_factory=list)
     """The gangs in order."""
     groups: dict[tuple[object, ...], EquivalentGangs] = field(default_factory=dict)
-    """The same gangs in groups."""
+    """The same gangs by group."""
 
 
 class PendingQueues:
-    """The pending gangs of all queues, except those in back-off, invalid ones, and those that their queue
-    does not accept.
+    """The pending gangs of all queues.
+
+    Gangs in back-off, invalid gangs, and gangs that their queue does not accept are not queued.
     """
 
     def __init__(self, policy: AdmissionPolicy) -> None:
@@ -77,7 +78,7 @@ class PendingQueues:
         entry.rank = entry.group = None
 
     def wake(self, now: float) -> tuple[bool, list[Workload]]:
-        """Enqueue gangs whose backoff has ended, and move starving ones ahead.
+        """Enqueue gangs whose back-off has ended, and move starving gangs ahead.
 
         Returns whether anything changed, and the gangs whose back-off has ended.
         """
@@ -100,15 +101,15 @@ class PendingQueues:
         return moved or bool(ended), ended
 
     def next_wake(self) -> float:
-        """The next time for ``wake``: epoch seconds, inf for never."""
+        """The time of the next ``wake``: epoch seconds; inf: never."""
         return min(times[0][0] if times else inf for times in (self._backoff_ends, self._starving))
 
     def in_backoff(self, uid: str) -> bool:
-        """Whether the gang is in backoff."""
+        """Whether the gang is in back-off."""
         return uid in self._backoff
 
     def ahead(self, uid: str, counts: Callable[[EquivalentGangs], bool]) -> tuple[int, Iterator[Rank]]:
-        """The number of gangs ahead of a gang, and the first of them, by group."""
+        """The number of gangs ahead of a gang, and their ranks in order. ``counts``: whether a group counts."""
         entry = self._queued[uid]
         assert entry.rank is not None
         assert entry.group is not None
@@ -125,7 +126,7 @@ class PendingQueues:
             return
         magnitude = None if gang.estimate is None else _magnitude(gang.estimate)
         since = entry.since
-        if not starving:  # others may be this much younger and still be served first
+        if not starving:  # gangs that are younger by less than this time precede the gang
             length = _magnitude(self.policy.assumed) if magnitude is None else magnitude
             since += min(self.policy.starving, self.policy.stretch * 2.0**length)
         rank = Rank(-gang.nominated, -gang.priority, not starving, since, gang.created_at, gang.key, gang.uid)
@@ -152,18 +153,18 @@ class PendingQueues:
 
 
 def _magnitude(estimate: float) -> int:
-    """The smallest power of two that is not less than an estimate, because estimates are not exact."""
+    """The exponent of the smallest power of two that is not less than an estimate, because estimates are not exact."""
     mantissa, exponent = frexp(max(1.0, min(estimate, 1e12)))
     return exponent - 1 if mantissa == 0.5 else exponent
 
 
 class FairSharingIterator:
-    """The queues with pending gangs: those of the highest priority first, of these the one with the smallest share.
+    """The queues with pending gangs: the highest priority first, and the smallest share first among equal priorities.
 
     ``priorities``: by queue, default 0. ``ties``: by queue, a comparable value that decides between equal shares, such
-    as the priority and age of its first gang; after that, the name decides. Taking from ``Quotas`` only increases
-    shares, so a queue is measured again when it reaches the top. Giving back decreases shares, and then all queues are
-    measured again.
+    as the priority and age of its first gang. If these are equal, the name decides. ``Quotas.take`` only increases
+    shares, so the share of a queue is computed again when it reaches the top. ``Quotas.give`` decreases shares, so all
+    shares are computed again.
     """
 
     def __init__(
@@ -180,7 +181,7 @@ class FairSharingIterator:
         return bool(self._heap)
 
     def next(self) -> str:
-        """Remove and return the queue that is served next. IndexError: none is left."""
+        """Remove and return the queue that is served next. Raises IndexError if no queue is left."""
         if self._gives != self._quotas.gives:
             self._gives = self._quotas.gives
             self._heap = [(self._rank(queue), tie, queue) for _, tie, queue in self._heap]
@@ -193,7 +194,7 @@ class FairSharingIterator:
             heapreplace(self._heap, (now, tie, queue))
 
     def back(self, queue: str, tie: Any) -> None:
-        """Put a queue back that has more pending gangs."""
+        """Put a queue with more pending gangs back."""
         heappush(self._heap, (self._rank(queue), tie, queue))
 
     def _rank(self, queue: str) -> tuple[int, Share]:
@@ -204,7 +205,8 @@ class QueueIterator:
     """The groups of a queue, in the order of their first gangs.
 
     ``asleep``: whether nothing can have changed for the first gang of a group. Such groups are skipped, except the
-    first that is ``due`` for a reservation. A strict queue skips none, and ends at a blocked gang.
+    first group that is nominated or ``due`` for a reservation. A strict queue skips no group, and ends at a blocked
+    gang.
     """
 
     def __init__(
@@ -244,11 +246,11 @@ class QueueIterator:
         return heappop(self._heap)
 
     def push(self, group: EquivalentGangs) -> None:
-        """Put a group back whose first gang has started."""
+        """Put a group back after its first gang has started."""
         if group.ranks:
             heappush(self._heap, (group.ranks[0], group))
 
     def stop(self, keep: Container[str]) -> None:
-        """End the iteration, except for these gangs."""
+        """End the iteration for all gangs except those in ``keep``."""
         self._heap = [(rank, group) for rank, group in self._heap if rank.uid in keep]
         heapify(self._heap)

@@ -4,9 +4,9 @@ Each queue has a nominal quota. Other queues of its tree may borrow the unused p
 the queue's lending limit. Limits apply at each level: a department's limit applies to all of its teams.
 
 The tree has an account for every queue and resource. Its *quota* is the queue's nominal quota plus the quota that the
-queues below it lend. It keeps the *guaranteed* part (all except its lending limit) and lends the rest to its parent.
-Use beyond the guaranteed part also counts at the parent, so for any order of gangs ``used = own gangs + sum over
-children of max(0, used - guaranteed)``. Amounts are whole billionths (Kubernetes' smallest unit), so that sums are
+queues below it lend. The queue keeps the *guaranteed* part (all except its lending limit) and lends the rest to its
+parent. Use beyond the guaranteed part also counts at the parent, so for any order of gangs ``used = own gangs + sum
+over children of max(0, used - guaranteed)``. Amounts are whole billionths (Kubernetes' smallest unit), so that sums are
 exact.
 """
 
@@ -33,7 +33,7 @@ def resources_in_billionths(resources: Resources) -> dict[str, int]:
     return {resource: to_billionths(value) for resource, value in resources.items() if value}
 
 
-@lru_cache(maxsize=4096)  # pods ask for the same few amounts again and again
+@lru_cache(maxsize=4096)  # many pods request the same few amounts
 def to_billionths(value: Decimal) -> int:
     """An amount in billionths."""
     return int((value * _PER_UNIT).to_integral_value(ROUND_CEILING))
@@ -54,7 +54,7 @@ class ResourceAccount:
     quota: int
     """The nominal quota of the queue, plus the quota that the queues below it lend."""
     guaranteed: int = 0
-    """The part that it never lends."""
+    """The part that the queue never lends."""
     ceiling: int | None = None
     """The maximum use, by its borrowing limit; None: no limit."""
     possible: int = 0
@@ -62,7 +62,7 @@ class ResourceAccount:
     used: int = 0
     """The use that counts against the quota."""
     held: int = 0
-    """The use of a limited resource by gangs of this queue and of those below it."""
+    """The use of the resource by gangs of this queue and of the queues below it."""
     line: tuple[ResourceAccount, ...] = ()
     """The accounts from the root of its tree down to itself."""
 
@@ -101,15 +101,15 @@ class CohortNode:
     weight: int = 1
     """Its weight in fair sharing."""
     defined: bool = True
-    """Whether it has a document. Otherwise it is only named as a parent, or was deleted while its gangs run."""
+    """Whether the queue has a document. Otherwise, it is only named as a parent, or was deleted while its gangs run."""
     path: tuple[CohortNode, ...] = ()
     """From the root of its tree down to itself."""
     limits: dict[str, ResourceAccount] = field(default_factory=dict)
-    """The accounts of resources that limit the queue's own gangs: those with a quota here or above."""
+    """The accounts of resources that limit the queue's own gangs: resources with a quota here or above."""
     accounts: dict[str, ResourceAccount] = field(default_factory=dict)
-    """The same, and resources for which only queues below have quotas."""
+    """The accounts in ``limits``, and of resources for which only queues below have quotas."""
     nominal: dict[str, int] = field(default_factory=dict)
-    """The sum of its nominal quotas and of all below."""
+    """The sums of its nominal quotas and those of all queues below it."""
     own: dict[str, int] = field(default_factory=dict)
     """Its nominal quotas."""
     unlimited: dict[str, int] = field(default_factory=dict)
@@ -117,10 +117,10 @@ class CohortNode:
     below: list[CohortNode] = field(default_factory=list)
     """The queues directly below it."""
     share: tuple[float, float] | None = None
-    """Its relative borrowing and use, by weight; None: must be computed again."""
+    """Its relative borrowing and use, by weight; None if they must be computed again."""
 
     def holding(self) -> dict[str, int]:
-        """The use by its gangs and those of the queues below it."""
+        """The use by gangs of the queue and of the queues below it."""
         total = dict(self.unlimited)
         for resource, account in self.accounts.items():
             if account.held:
@@ -132,7 +132,7 @@ def build_cohorts(queues: Iterable[Queue]) -> tuple[dict[str, CohortNode], dict[
     """The nodes of the tree by name, and the problems of queues.
 
     Problems do not prevent decisions. An undefined parent counts as a queue without quotas, so that its queues still
-    share. Queues in a cycle count as queues without a parent. ValueError: two queues with the same name.
+    share. Queues in a cycle count as queues without a parent. Raises ValueError if two queues have the same name.
     """
     known: dict[str, Queue] = {}
     for queue in queues:
@@ -193,7 +193,7 @@ def _add_up(branch: CohortNode, quotas: Mapping[str, Quota]) -> None:
 
 
 def _draw_limits(branch: CohortNode, quotas: Mapping[str, Quota]) -> None:
-    """Set the accounts that limit a queue's gangs, and their ceilings; from the root to the leaves."""
+    """Set the accounts that limit a queue's gangs, and their maximums, from the root to the leaves."""
     parent = branch.path[-2] if len(branch.path) > 1 else None
     for resource in parent.limits if parent else ():
         branch.accounts.setdefault(resource, ResourceAccount(branch.name, 0))
@@ -219,19 +219,19 @@ class QuotaShortage:
     at: str
     """The queue or ancestor whose quota or borrowing limit is too small."""
     resource: str = ""
-    """The resource that is short; "": there is no such queue."""
+    """The resource that is short; "" if the queue does not exist."""
     needed: Decimal = Decimal(0)
-    """How much the gang needs."""
+    """The amount that the gang needs."""
     missing: Decimal = Decimal(0)
     """The part of ``needed`` that is missing."""
     limit: Decimal = Decimal(0)
     """The maximum if no other gang used anything."""
     nearest: str = ""
-    """The queue with the most similar name, if there is no such queue."""
+    """The queue with the most similar name, if the queue does not exist."""
 
     @property
     def never(self) -> bool:
-        """Whether it does not fit even with everything the queue can borrow. (A missing queue may yet be created.)"""
+        """Whether the gang needs more than the queue can ever have. False for a missing queue: it may be created."""
         return bool(self.resource) and self.needed > self.limit
 
     @property
@@ -259,11 +259,11 @@ Share = tuple[float, ...]
 
 
 class Quotas:
-    """Quotas and usage of all queues. A step costs O(depth of the tree × resources), however many queues there are.
+    """Quotas and usage of all queues. A change costs O(depth of the tree × resources) for any number of queues.
 
-    The state depends only on what was taken and given, not on the order. A queue "" is the queue ``default``.
-    ``problems``: the problems of queues, by name. ValueError: two queues with one name. ``capacity``: of the cluster,
-    by which shares of queues without quotas are measured.
+    The state depends only on the taken and given amounts, not on their order. A queue "" is the queue ``default``.
+    ``problems``: the problems of queues, by name. ``capacity``: the capacity of the cluster, which determines the
+    shares of queues without quotas. Raises ValueError if two queues have the same name.
     """
 
     def __init__(self, queues: Iterable[Queue], capacity: Resources = MappingProxyType({})) -> None:
@@ -297,7 +297,7 @@ class Quotas:
     def lack(self, queue: str, need: Resources) -> QuotaShortage | None:
         """Why a gang with this request does not fit into its queue now; None if it does.
 
-        Of several resources, one that can never fit is named, otherwise the first by name.
+        If several resources are short, the result names a resource that can never fit, otherwise the first by name.
         """
         name = queue or DEFAULT_QUEUE
         if name not in self:
@@ -325,7 +325,7 @@ class Quotas:
         )
 
     def fits(self, queue: str, need: Resources) -> bool:
-        """Whether a gang with this request fits into its queue now: whether there is no ``lack``."""
+        """Whether a gang with this request fits into its queue now: ``lack`` returns None."""
         branch = self._branches.get(queue or DEFAULT_QUEUE)
         if branch is None or not branch.limits:
             return branch is not None and branch.defined
@@ -336,7 +336,7 @@ class Quotas:
         return branch.defined
 
     def could_fit(self, queue: str, need: Resources) -> bool:
-        """Whether it would fit if no other gang used anything. (True for a missing queue, which may be created.)"""
+        """Whether it would fit if no other gang used anything. True for a missing queue, which may be created."""
         branch = self._branches.get(queue or DEFAULT_QUEUE)
         if branch is None or not branch.limits:
             return True
@@ -353,26 +353,25 @@ class Quotas:
         self.gives += 1
 
     def used(self, queue: str) -> dict[str, Decimal]:
-        """Usage of the gangs of this queue and of those below it."""
+        """The usage of the gangs of this queue and of the queues below it."""
         holding = sorted(self._branch(queue).holding().items())
         return {resource: from_billionths(value) for resource, value in holding if value}
 
     def borrowed(self, queue: str) -> dict[str, Decimal]:
-        """The part of its usage beyond its own quota, which is borrowed."""
+        """The part of a queue's usage beyond its own quota, which is borrowed."""
         accounts = sorted(self._branch(queue).accounts.items())
         return {resource: from_billionths(a.used - a.quota) for resource, a in accounts if a.used > a.quota}
 
     def nominal(self, queue: str) -> dict[str, Decimal]:
-        """Its nominal quota, with those of the queues below it."""
+        """The nominal quota of a queue and of the queues below it."""
         return {resource: from_billionths(value) for resource, value in sorted(self._branch(queue).nominal.items())}
 
     def share(self, queue: str) -> Share:
-        """The share of the queue; of two queues, that with less is served first. Shares are compared from the root
-        down:
+        """The share of a queue. Of two queues, the queue with the smaller share is served first.
 
-        first trees, then branches. The share of a branch is the maximum, over the resources, of its borrowing relative
-        to the lendable quota. If that is equal, it is the maximum of its use relative to its own quota (without a
-        quota: to the cluster). Both are divided by its weight.
+        Shares are compared from the root down: first trees, then branches. The share of a branch is the maximum, over
+        the resources, of its borrowing relative to the lendable quota. If these are equal, it is the maximum of its use
+        relative to its own quota (without a quota: to the cluster). Both are divided by its weight.
         """
         shares: list[float] = []
         for branch in self._branch(queue).path:
@@ -388,15 +387,16 @@ class Quotas:
         return tuple(shares)
 
     def fill(self, queue: str) -> float:
-        """The usage of its nominal quota, for the resource with the highest share; 1: all, more: it borrows.
+        """The used share of a queue's nominal quota, for the resource with the highest share. Above 1, it borrows.
 
-        For a queue without quotas: of the cluster; 0 if that is unknown.
+        For a queue without quotas, this is the share of the cluster's capacity, or 0 if the capacity is unknown.
         """
         return self._holding(self._branch(queue))
 
     def reclaims(self, queue: str, need: Resources, victim: str) -> bool:
-        """Whether ``queue`` may take back quota from ``victim``: if it is ``entitled``, and the victim's branch uses
-        more than its own quota of a needed resource.
+        """Whether ``queue`` may take back quota from ``victim``.
+
+        It may if it is ``entitled``, and the victim's branch uses more than its own quota of a needed resource.
         """
         if not self.entitled(queue, need, victim):
             return False
@@ -405,7 +405,7 @@ class Quotas:
         return any(_over(theirs, parting, r) > 0 for r, value in need.items() if value and r in ours.limits)
 
     def entitled(self, queue: str, need: Resources, victim: str) -> bool:
-        """Whether ``queue``'s branch, below the common ancestor of the two, stays within its nominal quota."""
+        """Whether ``queue``'s branch, below the queues' common ancestor, stays within its quota with ``need``."""
         ours, theirs = self._branch(queue), self._branch(victim)
         if ours is theirs or ours.path[0] is not theirs.path[0]:
             return False
@@ -413,7 +413,7 @@ class Quotas:
         return all(_over(ours, parting, r) + value <= 0 for r, value in wanted.items() if r in ours.limits)
 
     def _branch(self, queue: str) -> CohortNode:
-        """A queue's node in the tree. A missing or deleted queue only has the use of its gangs."""
+        """A queue's node in the tree. A missing or deleted queue has no quotas, only the usage of its gangs."""
         name = queue or DEFAULT_QUEUE
         branch = self._branches.get(name)
         if branch is None:
@@ -443,9 +443,9 @@ class Quotas:
 
 
 def _over(branch: CohortNode, parting: int, resource: str) -> int:
-    """By how much the branch below the common ancestor exceeds its own quota; if negative, the amount left.
-    If the queue itself is the common ancestor, its own gangs and nominal quota count, without the queues
-    below it.
+    """The amount by which the branch below the common ancestor exceeds its own quota; if negative, the amount left.
+
+    If the queue itself is the common ancestor, its own gangs and nominal quota count, without the queues below it.
     """
     if parting < len(branch.path):
         account = branch.path[parting].accounts.get(resource)
@@ -465,15 +465,15 @@ class QueueUsage:
     """The state of a queue."""
 
     pending: int
-    """Its own gangs that wait."""
+    """The number of waiting gangs, without the queues below it."""
     admitted: int
-    """Its own gangs that are admitted."""
+    """The number of admitted gangs, without the queues below it."""
     used: Resources
-    """By its gangs and those of the queues below it."""
+    """The usage of its gangs and of the queues below it."""
     borrowed: Resources
-    """The part of it beyond its nominal quota."""
+    """The usage beyond its quota."""
     nominal: Resources
-    """With those of the queues below it."""
+    """The nominal quota, with the queues below it."""
     share: float
     """The used share of its nominal quota, for the resource with the highest share; 1: all."""
     problem: str = ""
@@ -494,7 +494,7 @@ def queue_usage(quotas: Quotas, queue: str, *, pending: int, admitted: int) -> Q
 
 
 def queue_status(found: QueueUsage) -> dict[str, Any]:
-    """The status of a Queue object; equal for equal usage, so that an unchanged status is not written."""
+    """The status of a Queue object. It is equal for equal usage, so that an unchanged status is not written."""
     status: dict[str, Any] = {
         "pending": found.pending,
         "admitted": found.admitted,

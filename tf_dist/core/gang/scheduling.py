@@ -1,6 +1,6 @@
-"""Scheduler of gangs, and one cycle of its decisions: which gangs start, are preempted or grow.
+"""Scheduler of gangs, and a cycle of its decisions: which gangs start, are preempted or grow.
 
-``SchedulingCycle.run`` is the whole of a cycle. ``Scheduler`` keeps the cache and the queues between cycles.
+``SchedulingCycle.run`` contains all steps of a cycle. ``Scheduler`` keeps the cache and the queues between cycles.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ class Decisions:
     verdicts: Mapping[str, Verdict] = field(default_factory=dict)
     """Verdicts by the uid of the job, in the order of the decisions."""
     more: bool = False
-    """The limit was reached, so there may be more to decide at once. The last part has the reasons of waiting gangs."""
+    """Whether the limit was reached and the next cycle continues. The last cycle has the reasons of waiting gangs."""
     failed: Mapping[str, Exception] = field(default_factory=dict)
-    """The jobs with which the decision failed, by uid."""
+    """The errors of jobs about which the decision failed, by uid."""
 
 
 class Scheduler:
     """The scheduler, which is updated with single gangs, nodes, queues and quotas.
 
-    Verdicts of ``cycle`` are assumed to hold: an admitted gang uses its nodes, and a gang is preempted only once. They
-    hold until ``put_gang`` or ``remove_gang`` reports the outcome: the gang with what it is assigned if that was
-    written, without if not. The capacity of a preempted gang is free only then, and when its pods are gone. The gang
-    for which others are preempted comes first from then on: it waits with the reason ``Preempting``, and is put as
-    ``nominated``, so that this outlives the scheduler.
+    Verdicts of ``cycle`` are assumed to hold: an admitted gang uses its nodes, and a gang is preempted only once. The
+    assumption ends when ``put_gang`` or ``remove_gang`` reports the outcome: the gang has its assignment if it was
+    written, otherwise none. The capacity of a preempted gang is free only after this report, and when its pods are
+    gone. The gang for which others are preempted comes first from then on. It waits with the reason ``Preempting``, and
+    is put as ``nominated``, so that this state outlives the scheduler.
 
-    ``sees_nodes`` False: nodes cannot be listed, and quotas alone decide. Not thread-safe.
+    If ``sees_nodes`` is False, nodes cannot be listed, and quotas alone decide. Not thread-safe.
     """
 
     def __init__(self, policy: AdmissionPolicy | None = None, *, sees_nodes: bool = True) -> None:
         self._policy = policy or AdmissionPolicy()
         self.cache = SchedulerCache(sees_nodes=sees_nodes)
-        """The cache, which takes nodes, queues and quotas; the scheduler takes gangs."""
+        """The cache. Callers put nodes, queues and quotas into the cache, and gangs into the scheduler."""
         self._pending = PendingQueues(self._policy)
         self._known = ReservationCache()
-        # Gangs whose assignment is written. Only those can be preempted.
+        # Gangs with a written assignment. Only these can be preempted.
         self._confirmed: set[str] = set()
         self._awaits_confirmation = False
         self._now = 0.0
@@ -65,7 +65,7 @@ class Scheduler:
         self._limits: tuple[int, int] | None = None
 
     def put_gang(self, gang: Gang) -> None:
-        """Add or update a gang; also reports whether a verdict on it was carried out."""
+        """Add or update a gang. This also reports whether a verdict on the gang was carried out."""
         before = self.cache.entries.get(gang.uid)
         nominated = gang.assigned is None and (gang.nominated or (before is not None and before.gang.nominated))
         if nominated != gang.nominated:
@@ -97,7 +97,7 @@ class Scheduler:
             self._new.add(gang.job_uid)
 
     def assume(self, uid: str, assigned: AssignedPods, fallback: int) -> None:
-        """Assume the admission of a waiting gang, which may not be written yet."""
+        """Assume the admission of a waiting gang, although it may not be written yet."""
         gang = self.cache.entries[uid].gang
         for one in gang.fallbacks:
             self._drop(one.uid)
@@ -119,16 +119,16 @@ class Scheduler:
         self._new.discard(uid)
 
     def cycle(self, now: float, *, limit: int | None = None, reasons: bool = True) -> Decisions:
-        """One cycle at ``now`` (epoch seconds): the new verdicts, at most about ``limit`` of them.
+        """A cycle at ``now`` (epoch seconds): the new verdicts, at most about ``limit`` of them.
 
         With ``reasons``, the result includes the reasons of new and changed waiting gangs, and of gangs that can now,
-        or can no longer, start at all. Reasons of other gangs change continuously; use ``explain`` for them.
-        GangDecisionError: the decision about one gang failed, and this scheduler must not be used again.
+        or can no longer, start at all. Reasons of other gangs change continuously: use ``explain`` for them. Raises
+        GangDecisionError if the decision about a gang failed. This scheduler must then not be used again.
         """
         self._now = now
         self.cache.ends.advance(now)
         woken, tries_again = self._pending.wake(now)
-        self._new.update(entry.gang.job_uid for entry in tries_again)  # it waits for another reason now
+        self._new.update(entry.gang.job_uid for entry in tries_again)  # these now wait for another reason
         for entry in self.cache.recount() if self.cache.outdated else ():
             if not entry.admitted:
                 self._pending.put(entry)
@@ -161,7 +161,7 @@ class Scheduler:
         return Decisions(verdicts=verdicts)
 
     def _note_blocked(self) -> None:
-        """Report at once when a gang can or can no longer start at all, because clients stop waiting for such gangs."""
+        """Report immediately if a gang can, or can no longer, start at all: clients stop waiting for such gangs."""
         moved, self._limits = self._limits != self.cache.limits, self.cache.limits
         for queue in self._pending.queues.values():
             for group in queue.groups.values():
@@ -172,13 +172,13 @@ class Scheduler:
                         self._new.update(self.cache.entries[rank.uid].gang.job_uid for rank in group.ranks)
 
     def wake_at(self, now: float) -> float:
-        """When to decide next: ``now`` after changes, otherwise when time alone may matter (inf: never)."""
+        """The time of the next cycle: ``now`` after changes, otherwise when time alone may matter (inf: never)."""
         return now if self._seen != self.cache.changes else self._due
 
     def explain(self, uid: str) -> Verdict:
-        """The state of a gang at the last decision: why it waits and its position, or its assignment.
+        """The state of a gang at the last decision: its assignment, or why it waits and its position.
 
-        KeyError: no such gang.
+        Raises KeyError for an unknown gang.
         """
         entry = self.cache.entries[uid]
         assigned = entry.gang.assigned
@@ -187,16 +187,16 @@ class Scheduler:
         try:
             wait = explain_wait(self.cache, self._pending, self._policy, entry, self._now, self._known)
         except Exception as error:
-            # The decision stands; a message that fails must not undo it, nor affect other gangs.
+            # The decision remains valid. An error in a message must not undo it or affect other gangs.
             return Wait(
                 reason=Reason.WAITING_IN_QUEUE,
                 message=f"waits; the reason cannot be determined ({type(error).__name__}: {error})",
             )
-        # Queues are served side by side, and a gang without a position after those that have one.
+        # Queues are served in parallel. A gang without a position comes after gangs with a position.
         return replace(wait, rank=wait.position * len(self._pending.queues) or self._pending.number)
 
     def queue_usages(self) -> dict[str, QueueUsage]:
-        """Usage of every queue that has a document."""
+        """The usage of every queue that has a document."""
         cache = self.cache
         return {
             name: queue_usage(cache.quotas, name, pending=cache.pending[name], admitted=cache.admitted[name])
@@ -206,7 +206,7 @@ class Scheduler:
 
 
 def _queue_facts_key(gang: Gang) -> tuple[object, ...]:
-    """The properties that decide a gang's position in its queue, in addition to its request."""
+    """The properties that determine a gang's position in its queue, in addition to its request."""
     line = gang.charges, gang.queue, gang.priority, gang.preempts, gang.nominated, gang.estimate
     way = gang.fallback, gang.tried_from, tuple(one.uid for one in gang.fallbacks)
     return *line, gang.inadmissible, gang.created_at, gang.not_before, gang.key, gang.assigned is None, way
@@ -233,7 +233,7 @@ class SchedulingCycle:
         self.nominated: list[str] = []
         """Gangs for which others are preempted."""
         self.awaits_confirmation = False
-        """Whether there may be more to decide after further admissions are confirmed."""
+        """Whether more decisions may be possible after further admissions are confirmed."""
         self.has_more = False
         """Whether the cycle ended at its limit."""
         self._cache = cache
@@ -241,53 +241,53 @@ class SchedulingCycle:
         self._policy = policy
         self._confirmed = confirmed
         self._reservations = Reservations(cache, now, known)
-        # By job, the fallback with which it starts in this cycle, unless a better way comes up and fits.
+        # By job, the fallback that is provisionally admitted, unless a better alternative fits in this cycle.
         self._provisional: dict[str, Gang] = {}
         self._is_idle = self._has_preempted = self._has_exchanged = False
         self._failed_searches = cache.assumed_pods.failed_searches
 
     def run(self, limit: float = inf) -> None:
-        """Decide; about ``limit`` verdicts at most."""
-        # 0. Admitted gangs with pods to be created on nodes that take none any more get other nodes.
+        """Make the decisions of the cycle, with at most about ``limit`` verdicts."""
+        # 0. Assign other nodes to pods of admitted gangs that do not exist yet, if their nodes no longer accept pods.
         self._leave_closed_nodes()
         # 1. Heads of the queues, one at a time: gangs for which others were preempted, then the queue with the smallest
-        #    share. Equal gangs of a queue count as one: if the first cannot start, none can.
+        #    share. Equal gangs of a queue form a group: if the first cannot start, none can.
         for queue, entry, group in self._heads():
             if len(self.verdicts) >= limit and not self._provisional:
                 self.has_more = True
                 return
             try:
-                # 2. Nominate: find quota and nodes beside all reservations. All free capacity is as earlier admissions
-                #    of this cycle leave it. A job that provisionally holds a worse fallback gives that back first.
+                # 2. Nominate: find quota and nodes in addition to all reservations and to earlier admissions of this
+                #    cycle. If the job is provisionally admitted with a worse fallback, withdraw this admission first.
                 if entry.gang.fallback_of and self._preempts(entry.gang.fallback_of):
-                    continue  # others are preempted for the way in which the job would rather start
+                    continue  # others are preempted for a better alternative of the job
                 withdrawn = self._provisional.pop(entry.gang.job_uid, None)
                 if withdrawn is not None:
                     self._cache.put(replace(withdrawn, assigned=None))
                 found = self._nominate(entry)
-                # 3. Admit: the gang uses its nodes and quota from now on, and the next of its group is a head.
+                # 3. Admit: the gang uses its nodes and quota from now on, and the next gang of its group is a head.
                 if found is not None:
                     self._start(entry, *found)
                     queue.push(group)
                     continue
-                # 4. Preempt others for it, or wait for those that are ending already.
+                # 4. Preempt others for the gang, or wait for capacity that is already being released.
                 possible = not self._can_never_start(entry)
                 coming = possible and self._make_way(entry, group)
-                # 5. Reserve, once it has waited for its patience: later gangs get only what does not delay it.
+                # 5. Reserve, if the gang has waited for its patience: later gangs must not delay it.
                 if withdrawn is not None:
                     self._keep_fallback(withdrawn)
                 elif possible:
                     if not coming and not queue.has_reservation and self._is_due(entry):
                         queue.has_reservation = True
                         self._reservations.want(entry, self._least_counts(entry))
-                    # 6. Requeue: it stays in its queue. It blocks those behind it, except its own fallbacks, only in a
-                    #    strict queue.
+                    # 6. Requeue: the gang stays in its queue. Only in a strict queue, it blocks the gangs behind it,
+                    #    except its own fallbacks.
                     if queue.is_strict and not entry.gang.fallback_of:
                         queue.stop(keep={fallback.uid for fallback in entry.gang.fallbacks})
             except Exception as error:
                 raise GangDecisionError(entry.gang.job_uid, error) from error
-        # 7. Fallbacks that started are admitted. Gangs that started with their minimum get more of their replicas; and
-        #    elastic gangs grow if no gang waits for capacity.
+        # 7. Admit the provisionally admitted fallbacks. Start remaining replicas of gangs that have started with their
+        #    minimum. Elastic gangs grow if no gang waits for capacity.
         for uid, gang in self._provisional.items():
             if gang.assigned is not None:
                 self._admit(self._cache.entries[uid].gang, gang.assigned, gang.fallback)
@@ -308,7 +308,7 @@ class SchedulingCycle:
         return all(isinstance(verdict, Admit) for verdict in self.verdicts.values())
 
     def due(self) -> float:
-        """When time alone may change a decision: epoch seconds; inf: never."""
+        """The time at which time alone may change a decision: epoch seconds; inf: never."""
         policy = self._policy
         times = [self._pending.next_wake()]
         times += [entry.changed_at + policy.patience for entry in self._cache.partial.values()]
@@ -361,7 +361,7 @@ class SchedulingCycle:
         rank, group = queue.pop()
         if rank in group.ranks[:1]:
             return queue, self._cache.entries[rank.uid], group
-        queue.push(group)  # the job has started in another way
+        queue.push(group)  # the job has started with another alternative
         return None
 
     def _groups(self) -> Iterator[EquivalentGangs]:
@@ -383,8 +383,9 @@ class SchedulingCycle:
         )
 
     def _is_due(self, entry: Workload) -> bool:
-        """Whether it gets a reservation: it has waited long enough, and can start. Of a job's alternatives, the first
-        that can start gets it.
+        """Whether a gang gets a reservation: it has waited long enough, and can start.
+
+        Of a job's alternatives, the first that can start gets the reservation.
         """
         if self._waited(entry) < self._policy.patience_of(entry.gang) or self._can_never_start(entry):
             return False
@@ -397,9 +398,9 @@ class SchedulingCycle:
         return self.now - entry.since
 
     def _can_never_start(self, entry: Workload) -> bool:
-        """Whether it could not start even as the only gang.
+        """Whether a gang could not start even as the only gang.
 
-        ResourceQuotas are independent of queues, so a gang that waits for one blocks no other.
+        ResourceQuotas are independent of queues, so a gang that waits for a ResourceQuota does not block others.
         """
         request = entry.request
         if self._cache.resource_quotas.beyond(entry.gang, request.least) is not None:
@@ -420,7 +421,7 @@ class SchedulingCycle:
         return None
 
     def _choices(self, entry: Workload) -> Iterator[Counts]:
-        """The numbers of pods with which it may start: all requested pods, or the minimum.
+        """The numbers of pods with which a gang may start: all requested pods, or the minimum.
 
         An elastic gang starts smaller only after it has waited for a while. For other gangs, the minimum is not a size:
         the other replicas start as capacity becomes free.
@@ -431,7 +432,7 @@ class SchedulingCycle:
             yield request.least
 
     def _least_counts(self, entry: Workload) -> Counts:
-        """The minimum with which it may start now."""
+        """The smallest numbers of pods with which a gang may start now."""
         return list(self._choices(entry))[-1]
 
     def _find(self, entry: Workload, counts: Counts) -> NodeAssignments | None:
@@ -476,7 +477,7 @@ class SchedulingCycle:
             self._pending.remove(uid)
 
     def _admit(self, gang: Gang, assigned: AssignedPods, fallback: int) -> None:
-        """Start the job as this alternative, and remove it from all queues."""
+        """Admit the job with this alternative, and remove it from all queues."""
         for one in gang.fallbacks:
             self._pending.remove(one.uid)
             self._cache.remove(one.uid)
@@ -486,11 +487,11 @@ class SchedulingCycle:
 
     # -- fallbacks --
     #
-    # Each way in which a job may start waits in a queue with the job's age, and uses nothing while it waits. A fallback
-    # may come up before a better way, whose queue has a larger share: then it starts provisionally.
+    # Each alternative of a job waits in a queue with the job's age, and uses no capacity while it waits. A fallback may
+    # come before a better alternative in a queue with a larger share. It is then admitted provisionally.
 
     def _keep_fallback(self, gang: Gang) -> None:
-        """Start the job with this fallback, unless others were just preempted for a better alternative."""
+        """Admit the job provisionally with this fallback, unless others are preempted for a better alternative."""
         if not self._preempts(gang.fallback_of):
             self._cache.put(gang)
             self._provisional[gang.fallback_of] = gang
@@ -505,9 +506,9 @@ class SchedulingCycle:
     # -- preemption --
 
     def _make_way(self, entry: Workload, group: EquivalentGangs) -> bool:
-        """Whether capacity becomes free for the gang, if necessary by preempting others. It is reserved."""
+        """Whether capacity becomes free for the gang, if necessary by preemption. The capacity is then reserved."""
         if entry.gang.fallback_of:
-            return False  # it takes what is free
+            return False  # a fallback only uses free capacity
         counts = self._least_counts(entry)
         if self._cache.departing and self._reservations.when_left(entry, counts):
             return True
@@ -530,19 +531,19 @@ class SchedulingCycle:
         return self._reservations.when_left(entry, counts)
 
     def _preemption_state(self, entry: Workload) -> object:
-        """A value that stays equal while no further gang could be preempted."""
+        """A value that stays equal as long as no further gang can be preempted."""
         waited = self._waited(entry)
         stage = (waited >= self._policy.shrink_after) + (waited >= self._policy.shrink_below_spec_after)
         return self._cache.state, entry.uid, stage
 
-    # -- nodes that take no pods any more --
+    # -- nodes that no longer accept pods --
 
     def _leave_closed_nodes(self) -> None:
         """Assign other nodes to pods that do not exist yet, and whose nodes no longer accept pods (a drain).
 
-        Their gang holds its quota, and they have precedence over waiting gangs. If they do not all fit on other nodes,
-        no nodes are assigned. They count wherever there is capacity, until the cluster's scheduler has found nodes. If
-        a topology domain is required, the reconciler decides.
+        Their gang keeps its quota, and these pods have precedence over waiting gangs. If not all of them fit on other
+        nodes, no nodes are assigned. The pods then count on any nodes with free capacity until the cluster's scheduler
+        has bound them. If a topology domain is required, the reconciler decides.
         """
         found = self._cache.on_closed_nodes()
         for entry, left in sorted(found, key=lambda one: (-one[0].gang.priority, one[0].changed_at, one[0].uid)):
@@ -553,7 +554,7 @@ class SchedulingCycle:
             self._cache.assumed_pods.settle()
 
     def _assign_other_nodes(self, entry: Workload, left: dict[str, Counter[str]]) -> None:
-        """Give up the nodes ``left``, and assign others to these pods, if there are any."""
+        """Give up the nodes ``left``, and assign other nodes to these pods if all of them fit."""
         gang, request, assigned = entry.gang, entry.request, entry.gang.assigned
         if assigned is None:
             return
@@ -567,14 +568,14 @@ class SchedulingCycle:
         moved = replace(assigned, sizes=assigned_counts(gang), placement=chosen)
         self._resize(replace(gang, assigned=moved), lambda *_: messages.leaves_nodes_text(left, found))
 
-    # -- the rest of gangs that have started with their minimum, and growth --
+    # -- remaining replicas of gangs that have started with their minimum, and growth --
 
     def _start_rest(self, *, overdue: bool) -> None:
-        """Start remaining replicas of running gangs as far as they fit, the oldest first. Waiting gangs have
-        precedence, as in Volcano, but only for a time:
+        """Start remaining replicas of running gangs as far as they fit, the oldest first.
 
-        ``overdue`` replicas have precedence over gangs that have waited less, because a steady stream of small jobs
-        would starve them. Nothing is preempted for them.
+        Waiting gangs have precedence, as in Volcano, but only for a time. ``overdue`` replicas have precedence over
+        gangs that have waited less, because a steady stream of small jobs would otherwise starve them. Nothing is
+        preempted for them.
         """
         oldest = inf
         if overdue and self._cache.partial:
@@ -597,12 +598,12 @@ class SchedulingCycle:
             if nodes is not None:
                 gang = elastic.with_more(entry, *self._largest(entry, counts, missing, nodes), self.now)
                 self._resize(gang, messages.rest_text)
-                # Gangs that are decided next must not get what is counted for pods without assigned nodes.
+                # The next gangs must not get the capacity that counts for pods without assigned nodes.
                 self._cache.assumed_pods.settle()
                 return
 
     def _change(self, entry: Workload, decide: Callable[[], None]) -> None:
-        """Decide about an admitted gang, once its admission is written."""
+        """Decide about an admitted gang if its admission is written."""
         if entry.uid not in self._confirmed:
             self.awaits_confirmation = True
             return
@@ -621,7 +622,7 @@ class SchedulingCycle:
             self.verdicts[gang.uid] = Resize(sizes=sizes, placement=gang.assigned.placement, message=message)
 
     def _any_gang_waits(self) -> bool:
-        """Whether a gang waits for capacity, and not for quota."""
+        """Whether a gang waits for capacity, not for quota."""
         return any(
             self._cache.quotas.fits(group.queue, group.request.need(group.request.least))
             and not self._can_never_start(self._first(group))
@@ -630,6 +631,6 @@ class SchedulingCycle:
 
 
 def _by_priority(entry: Workload) -> list[int]:
-    """The members of a gang by number, in the order in which their pods start."""
+    """The indexes of a gang's members, in the order in which their pods start."""
     wants = entry.request.wants
     return sorted(range(len(wants)), key=lambda at: -wants[at].member.priority)

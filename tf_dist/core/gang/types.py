@@ -24,7 +24,7 @@ class PodQuotaUsage:
     """Usage of one pod in the ResourceQuotas of its namespace, and the properties by which quotas select it."""
 
     amounts: tuple[tuple[str, Decimal], ...]
-    """By resource, as a quota names it."""
+    """The usage of each resource, by its name in quotas."""
     terminating: bool = False
     """Whether it has an active deadline."""
     best_effort: bool = False
@@ -32,7 +32,7 @@ class PodQuotaUsage:
     priority_class: str = ""
     """The priority class of the pod."""
     job_class: str = ""
-    """The priority class of the job. If the pod does not have it, the API server does not count the pod by it."""
+    """The priority class of the job. The API server counts the pod by this class only if the pod has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +96,15 @@ class ResourceQuota:
     """The scopes, all of which must include a pod."""
 
     def counts(self, pod: PodQuotaUsage) -> bool:
-        """Whether it counts a pod."""
+        """Whether the quota counts a pod."""
         return all(scope.counts(pod) for scope in self.scopes)
 
     def counts_by_job_alone(self, pod: PodQuotaUsage) -> bool:
-        """Whether it counts a pod by the class of its job only, so that ``used`` does not include the pod."""
+        """Whether the quota counts a pod only by the class of its job, so that ``used`` does not include the pod."""
         return bool(pod.job_class) and self.counts(pod) and not self.counts(replace(pod, job_class=""))
 
     def need(self, charges: GangQuotaUsage, counts: Sequence[int], *, once: bool = True) -> dict[str, Decimal]:
-        """The usage of these pods of each member; ``once``: plus the gang's usage independent of pods."""
+        """The usage of these pods of each member. ``once``: add the gang's usage independent of pods."""
         need = {resource: value for resource, value in charges.once if resource in self.hard} if once else {}
         for pod, count in zip(charges.members, counts, strict=True):
             if count and self.counts(pod):
@@ -192,7 +192,7 @@ class AdmissionRequest:
     status: Status
     """Its memory: its admission, and the state of its replicas."""
     created_at: float
-    """Epoch seconds."""
+    """The creation time of the job: epoch seconds."""
 
     def is_same(self, other: AdmissionRequest) -> bool:
         """Whether both were read from the same version of a job."""
@@ -208,24 +208,24 @@ class AssignedPods:
     sizes: Sizes
     """Pods by type; a missing type has all requested pods."""
     placement: Placement
-    """Pods by type and node, where the nodes are known."""
+    """Pods by type and node, if the nodes are known."""
     resized: float | None = None
-    """When ``sizes`` changed last: epoch seconds; None: never."""
+    """The time of the last change of ``sizes``: epoch seconds; None: never."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gang:
-    """A job in the form for admission: its request, its assignment, and the nodes of its pods.
+    """A job as admission reads it: its request, its assignment, and the nodes of its pods.
 
-    A job with fallbacks is one gang with ``fallbacks``, each of which is a gang that waits in a queue.
+    A job with fallbacks is a gang with ``fallbacks``. Each fallback is a gang that waits in a queue.
     """
 
     key: JobKey
     """Namespace and name of the job."""
     uid: str
-    """The uid of the job; a fallback has a uid of its own."""
+    """The uid of the job. A fallback has its own uid."""
     created_at: float
-    """Epoch seconds."""
+    """The creation time of the job: epoch seconds."""
     members: tuple[PodSet, ...]
     """Its pods, by replica type."""
     queue: str = ""
@@ -233,49 +233,49 @@ class Gang:
     priority: int = 0
     """The value of its priority class."""
     preempts: bool = True
-    """Whether it may preempt others."""
+    """Whether the gang may preempt others."""
     preemptable: bool = True
-    """Whether others may preempt it."""
+    """Whether others may preempt the gang."""
     patience: float | None = None
-    """Seconds until it gets a reservation; None: those of the policy."""
+    """Seconds of waiting until the gang gets a reservation; None: the patience of the policy."""
     nominated: bool = False
-    """Whether others are preempted for it, so that it comes first until it is admitted."""
+    """Whether others are preempted for the gang, which therefore comes first until it is admitted."""
     live: bool = True
-    """Whether it grows without a restart."""
+    """Whether the gang grows without a restart."""
     pinned: bool = True
     """Whether its pods are pinned to assigned nodes; False: the cluster's scheduler chooses nodes."""
     charges: GangQuotaUsage | None = None
-    """Its usage of the ResourceQuotas of its namespace; None: there are none."""
+    """Its usage of the ResourceQuotas of its namespace; None if the namespace has none."""
     created: Sizes = field(default_factory=dict)
-    """Pods by type that exist, bound to nodes or not."""
+    """Existing pods by type, bound to nodes or not."""
     locality: TopologyRequest | None = None
     """The topology constraint; None: any nodes."""
     estimate: float | None = None
-    """Seconds that it is expected to run; None: unknown."""
+    """The expected run time in seconds; None: unknown."""
     not_before: float = 0.0
-    """The end of its backoff: epoch seconds."""
+    """The end of its back-off: epoch seconds."""
     assigned: AssignedPods | None = None
     """Its assignment; None: it waits."""
     bound: Placement = field(default_factory=dict)
     """Pods that are bound to nodes. Pods beyond the assigned sizes will be deleted."""
     earlier: Placement = field(default_factory=dict)
-    """Those of ``bound`` that are being deleted, or are of earlier attempts. They end before assigned pods start."""
+    """The pods of ``bound`` that are being deleted or are of earlier attempts. They end before assigned pods start."""
     requeued: bool = False
-    """Whether those are from before the job was requeued. Then pods without an assigned node do not take over
-    their nodes.
+    """Whether ``earlier`` pods are from before the job was requeued. If so, pods without an assigned node do not take
+    over their nodes.
     """
     pod_nodes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The nodes of its pods by type and replica index; "": none, or unknown."""
     done: Sizes = field(default_factory=dict)
     """Finished replicas by type."""
     vacated: Placement = field(default_factory=dict)
-    """Assigned pods of finished replicas. Others may use their capacity."""
+    """Assigned pods of finished replicas. Other pods may use their capacity."""
     problem: str = ""
-    """Why its pods cannot be counted. Then it waits, or keeps the capacity of its pods."""
+    """Why its pods cannot be counted. In this case, the gang waits, or keeps the capacity of its pods."""
     inadmissible: str = ""
-    """Why its queue does not accept it. Then it waits, or keeps its size and does not grow."""
+    """Why its queue does not accept the gang. In this case, the gang waits, or keeps its size and does not grow."""
     inadmissible_reason: Reason = Reason.NAMESPACE_MISMATCH
-    """The reason of the wait then."""
+    """The reason of the wait of an inadmissible gang."""
     priority_classes: tuple[str, ...] = ()
     """The priority classes that the job and its pod templates name."""
     fallback: int = 0
@@ -285,7 +285,7 @@ class Gang:
     fallback_of: str = ""
     """For a fallback: the job's uid."""
     tried_from: float = 0.0
-    """When a fallback may start: epoch seconds."""
+    """The time from which on a fallback may start: epoch seconds."""
 
     @property
     def job_uid(self) -> str:
@@ -294,11 +294,11 @@ class Gang:
 
     @property
     def wakes_at(self) -> float:
-        """The earliest time at which it is considered: epoch seconds."""
+        """The earliest time at which admission considers the gang: epoch seconds."""
         return max(self.not_before, self.tried_from)
 
     def admitted(self, assigned: AssignedPods, fallback: int) -> Gang:
-        """The gang after its admission, as its document or one of its fallbacks."""
+        """The gang after its admission, with the size of its document or of a fallback."""
         chosen = next((other for other in self.fallbacks if other.fallback == fallback), self)
         if chosen is self:
             return replace(self, assigned=assigned, nominated=False, fallbacks=())
@@ -307,7 +307,7 @@ class Gang:
 
 
 class GangDecisionError(Exception):
-    """The decision about one gang failed."""
+    """The decision about a gang failed."""
 
     def __init__(self, uid: str, cause: Exception) -> None:
         super().__init__(f"{type(cause).__name__}: {cause}")
@@ -333,26 +333,26 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionPolicy:
-    """The parameters of admission; in seconds, unless noted."""
+    """The parameters of admission, in seconds unless noted."""
 
     patience: float = 900.0
     """The wait after which a gang gets a reservation, which gangs behind it must not delay."""
     starving: float = 86_400.0
-    """The wait after which it has precedence over all others of its priority."""
+    """The wait after which a gang has precedence over all other gangs of its priority."""
     stretch: float = 0.5
-    """A factor: gangs of equal priority that are younger by up to this multiple of the estimate are served first."""
+    """A factor. Gangs of equal priority that are younger by up to this multiple of a gang's estimate precede it."""
     assumed: float = 3600.0
     """The run time of a gang without an estimate, for ``stretch``."""
     shrink_after: float = 30.0
-    """The wait after which others shrink to their requested size for it, or it starts below its requested size."""
+    """The wait after which other gangs shrink to their requested size for a gang, or it starts below this size."""
     shrink_below_spec_after: float = 900.0
     """The wait after which gangs of equal or lower priority shrink below their requested size."""
     grow_after: float = 20.0
     """The time without changes of any gang after which gangs grow."""
     steady: float = 60.0
-    """A gang is not resized again within this time, except for a gang that waits."""
+    """The time after a resize within which an elastic gang does not grow again."""
     restart_cost: float = 15.0
-    """The cost of growing for a gang that restarts for it."""
+    """The cost of growth for a gang that must restart to grow."""
 
     def patience_of(self, gang: Gang) -> float:
         """The patience of a gang: its own, or that of the policy."""
@@ -381,10 +381,10 @@ class PriorityClass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeClass:
-    """What the API server adds to pods of a RuntimeClass."""
+    """The fields that the API server adds to pods of a RuntimeClass."""
 
     overhead: Mapping[str, Any] = field(default_factory=dict)
-    """What the pod requests in addition to its containers."""
+    """The requests of the pod in addition to its containers."""
     node_selector: Mapping[str, Any] = field(default_factory=dict)
     """Labels of the nodes that have the runtime."""
     tolerations: tuple[Mapping[str, Any], ...] = ()
@@ -399,18 +399,18 @@ class AdmissionConfig:
     """Cluster-wide configuration of admission, as read by ``resources.admission_config``."""
 
     queues: tuple[Queue, ...] | None = None
-    """The queues. None: there are none, or they cannot be listed; queues that jobs name belong to another system."""
+    """The queues. None if none exist or they cannot be listed: queues that jobs name then belong to another system."""
     priorities: Mapping[str, PriorityClass] = field(default_factory=dict)
-    """Priority classes by name; "": the class of jobs without one."""
+    """Priority classes by name; "": the class of jobs without a class."""
     default_class: str = ""
-    """The name of that class."""
+    """The name of the class of jobs without a class."""
     runtime_classes: RuntimeClasses = field(default_factory=dict)
-    """By name, those that add something to their pods."""
+    """RuntimeClasses by name. Classes that add nothing to their pods are left out."""
     container_defaults: Mapping[str, ContainerDefaults] = field(default_factory=dict)
     """The defaults of LimitRanges, by namespace."""
 
     def queue_of(self, named: str) -> str:
-        """The queue of a job that names this one ("": none), "" for the queue ``default``.
+        """The queue of a job that names this queue ("": none). The result "" is the queue ``default``.
 
         If a queue is marked as the default, ``default`` means that queue, unless ``default`` itself is defined.
         """
@@ -423,7 +423,7 @@ class AdmissionConfig:
 
     @property
     def counted(self) -> tuple[object, ...]:
-        """The part that decides how jobs are counted, for comparison; without quotas."""
+        """The part that determines how jobs are counted, without quotas, as a comparable value."""
         queues = self.queues and {
             queue.name: (queue.default_priority, queue.priority_classes, queue.default) for queue in self.queues
         }

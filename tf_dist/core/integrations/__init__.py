@@ -1,1 +1,1 @@
-"""Gang schedulers other than tf-dist: the objects for them, and how to read their decisions."""
+"""Other gang schedulers than tf-dist: the objects for them, and how their decisions are read."""

@@ -1,8 +1,8 @@
 """Coscheduling: a PodGroup of ``scheduling.x-k8s.io``, and pods that a kube-scheduler with that plugin binds together.
 
-The plugin uses only pods, and counts them by their label, without an earlier admission. So the pods are created after
-the PodGroup, and wait without nodes. Types: kubernetes-sigs/scheduler-plugins, ``apis/scheduling/v1alpha1``; the
-plugin: ``pkg/coscheduling``.
+The plugin has no admission before pods exist. It counts pods by their label, so the pods are created after the PodGroup
+and wait without nodes. Sources: kubernetes-sigs/scheduler-plugins, ``apis/scheduling/v1alpha1`` for the types, and
+``pkg/coscheduling`` for the plugin.
 """
 
 from __future__ import annotations
@@ -57,6 +57,6 @@ COSCHEDULING: Final = Integration(
     verdict=_verdict,
     takes_pods=lambda s, _: _there(s),
     decorate=_decorate,
-    # What the project's own chart calls it; a job that names another one in its pod templates has that.
+    # The name in the project's own chart. A scheduler that a pod template names has precedence.
     scheduler_name="scheduler-plugins-scheduler",
 )

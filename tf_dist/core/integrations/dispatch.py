@@ -1,4 +1,4 @@
-"""The integrations by name, and the calls of a pass to a job's integration: its verdict, its objects, its pods."""
+"""The integrations by name, and the calls of a pass to a job's integration: verdict, objects, pods."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from tf_dist.core.model.timestamps import round_time
 
 INTEGRATIONS: Final[Mapping[str, Integration]] = {one.name: one for one in (VOLCANO, COSCHEDULING, KUEUE, WORKLOAD_API)}
 
-# Every kind of theirs, by its name with the group.
+# All kinds of the integrations, by name with the group.
 APIS: Final[Mapping[str, ApiResource]] = {
     api.key: api for one in INTEGRATIONS.values() for alternative in one.apis for api in alternative
 }
 
 
 def integration_of(job: Job, status: Status) -> Integration | None:
-    """The integration of a job, None for tf-dist itself: the one that admitted it, otherwise the one that it names."""
+    """The integration that admitted a job, otherwise the integration that the job names; None: tf-dist itself."""
     asked = job.scheduling.gang or status.gang
     return INTEGRATIONS.get(asked if status.admission is None else status.admission.by)
 
@@ -47,26 +47,26 @@ def integration_of(job: Job, status: Status) -> Integration | None:
 def names_idle_scheduler(job: Job, pod_spec: Document) -> bool:
     """Whether a pod of a job that tf-dist admits names Volcano's scheduler, as Volcano Jobs usually do.
 
-    Such a pod goes to the cluster's default scheduler: without Volcano it would wait forever, and tf-dist has already
-    assigned nodes. Any other name is the user's choice and stays.
+    Such a pod goes to the cluster's default scheduler. Without Volcano, it would wait forever, although tf-dist has
+    already assigned nodes. Any other name is the user's choice and is kept.
     """
     return job.dialect is Dialect.VOLCANO and pod_spec.get("schedulerName") == VOLCANO.name
 
 
 def kind_key(body: Document) -> str:
-    """The kind of an object, with the group for kinds of gang schedulers, because several have a PodGroup."""
+    """The kind of an object, with the group for kinds of gang schedulers, because several groups have a PodGroup."""
     group, _, _ = body["apiVersion"].rpartition("/")
     key = f"{body['kind']}.{group}"
     return key if key in APIS else str(body["kind"])
 
 
-# Seconds until the next look whether a missing scheduler, or a missing object of it, is there; no watch reports it.
+# Seconds until the next check for a missing scheduler, or a missing object of a scheduler. No watch reports them.
 _RETRY_INTERVAL: Final = 30.0
 _SHORT_RETRY_INTERVAL: Final = 1.0
 
 
 def integration_verdict(s: ReconcileContext, scheduler: Integration) -> Verdict | None:
-    """The verdict of the job's gang scheduler; None without news."""
+    """The verdict of the job's gang scheduler; None without a change."""
     served = s.observed.served
     if s.status.phase not in LIVE or served is None:
         return None
@@ -90,9 +90,10 @@ def takes_pods(s: ReconcileContext) -> bool:
 
 
 def decorate_pod(s: ReconcileContext, replica: ReplicaId, pod: Body) -> None:
-    """Add the fields for its gang scheduler to a pod; without one, leave it to the cluster's default scheduler.
+    """Add the fields for the job's gang scheduler to a pod.
 
-    The label of the queue decides where the pod counts after the deletion of its job. A template must not set it.
+    If tf-dist admits the job, the pod gets the queue label and does not use Volcano's scheduler. The label decides in
+    which queue the pod counts after its job is deleted. A template must not set the label.
     """
     labels = pod["metadata"]["labels"]
     labels.pop(names.QUEUE, None)
@@ -148,7 +149,7 @@ def _lives(pods: Iterable[PodView]) -> bool:
 
 
 def planned_context(job: Job) -> ReconcileContext:
-    """The context of a job that is still to be submitted, assuming that its gang scheduler is served."""
+    """The context of a job that is not submitted yet, assuming that its gang scheduler is served."""
     status, scheduler = Status(), integration_of(job, Status())
     apis = scheduler.apis[0] if scheduler is not None else ()
     served = ServedApis(versions={api.key: api.versions[0] for api in apis}, assume_served=True)

@@ -1,6 +1,6 @@
 """Shared parts of the integrations: names and minimums of gangs, objects, conditions, verdicts.
 
-Verdicts are derived from pods, because the object's status may be of the previous attempt, or a second late.
+Verdicts are derived from pods, because the object's status may describe the previous attempt, or be a second late.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from tf_dist.core.model.wording import are, counted, join_names
 Body = dict[str, Any]
 
 
-# The name of a gang is the value of a label, too: 63 characters, of which the hash takes six.
+# The name of a gang is also the value of a label, which has at most 63 characters. The hash has six of them.
 _LONGEST: Final = 57
 
 
 def object_name(job: Job, *run: object) -> str:
-    """The name of a gang's object, which no other job ever has. ``run``: of a run with an object of its own."""
+    """The name of a gang's object, which is unique to the job. ``run``: identifies a run that has its own object."""
     return f"{job.key.name[:_LONGEST].rstrip('-.')}-{names.short_hash(job.uid, *run)}"
 
 
@@ -59,7 +59,7 @@ def find_object(s: ReconcileContext, api: ApiResource, name: str) -> Document | 
 
 
 def spec_updates(s: ReconcileContext, served: ServedApis, there: Document, wanted: Body) -> Iterator[Update]:
-    """The update of an object whose spec differs from the desired one. Fields of others are not changed."""
+    """The update of an object whose spec differs from the desired spec. Fields of other clients are not changed."""
     spec, group = mapping(there.get("spec")), wanted["apiVersion"].partition("/")[0]
     changed = {key: value for key, value in wanted["spec"].items() if not _says(spec.get(key), value)}
     if changed:
@@ -73,19 +73,17 @@ def _says(there: Any, wanted: Any) -> bool:
 
 
 def min_counts(job: Job, classes: Mapping[str, int] = MappingProxyType({})) -> dict[str, int]:
-    """The minimum of pods of each type at the start of the gang: the same pods that our own admission counts first.
+    """The minimum number of pods of each type at the start of the gang, as in tf-dist's own admission.
 
-    ``classes``: the values of PriorityClasses (``ServedApis.priorities``).
-
-    Tasks that wait for others (Volcano's ``dependsOn``) are left out. A gang that waited for their pods would wait
-    forever.
+    Tasks that wait for other tasks (Volcano's ``dependsOn``) are omitted, because a gang that waited for their pods
+    would wait forever. ``classes``: the values of PriorityClasses (``ServedApis.priorities``).
     """
     start = start_counts(job, pod_priorities(job, {name: PriorityClass(value) for name, value in classes.items()}))
     return {spec.type: start[spec.type] for spec in job.replica_specs if spec.depends is None}
 
 
 def min_member(job: Job, classes: Mapping[str, int] = MappingProxyType({})) -> int:
-    """The number of pods to be placed at once, at least one."""
+    """The number of pods that must be scheduled together, at least 1."""
     return max(1, sum(min_counts(job, classes).values()))
 
 
@@ -98,27 +96,27 @@ def min_resources(job: Job, classes: Mapping[str, int]) -> dict[str, str]:
 
 
 def find_condition(there: Document, type_: str) -> Mapping[str, Any]:
-    """The condition of that type; an empty one if the object has none."""
+    """The condition of a type; empty if the object does not have the condition."""
     listed = mappings(mapping(there.get("status")).get("conditions"))
     return next((one for one in listed if one.get("type") == type_), {})
 
 
 def condition_is_true(there: Document, type_: str) -> bool:
-    """Whether the condition of that type is true."""
+    """Whether the condition of a type is true."""
     return find_condition(there, type_).get("status") == "True"
 
 
 def bound_verdict(s: ReconcileContext) -> Admit | None:
-    """Admission of a gang when enough pods are bound to nodes; None before."""
+    """The admission of a gang when enough pods are bound to nodes; None before."""
     have, needed = s.facts.with_node, min_counts(s.job)
-    # Tasks that come later count as there.
+    # Tasks that start later count as bound.
     have.update({type_: count for type_, count in start_counts(s.job).items() if type_ not in needed})
     enough = bool(needed) and minimum_met(s.job, have)
     return Admit(sizes=replica_counts(s.requested_job)) if enough else None
 
 
 def resize_verdict(s: ReconcileContext) -> Resize | None:
-    """Resize of an admitted gang to its document: the scheduler finds nodes for the new pods."""
+    """The resize of an admitted gang to the numbers of its document. The scheduler finds nodes for the new pods."""
     before, after = replica_counts(s.job), replica_counts(s.requested_job)
     if before == after:
         return None
@@ -127,7 +125,7 @@ def resize_verdict(s: ReconcileContext) -> Resize | None:
 
 
 def wait_verdict(s: ReconcileContext, queue: str, said: str) -> Wait:
-    """Why a gang with an existing object waits. ``queue``: which queue, in words; ``said``: the scheduler's message."""
+    """Why a gang with an existing object waits. ``queue``: the queue in words. ``said``: the scheduler's message."""
     pods = s.facts.current
     lacking = sorted(replica for replica in s.facts.without_node(s.job) if replica in pods)
     words = said or next((pods[replica].unschedulable for replica in lacking if pods[replica].unschedulable), "")

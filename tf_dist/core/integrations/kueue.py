@@ -1,15 +1,16 @@
-"""Kueue: a Workload of ``kueue.x-k8s.io`` that is admitted before there is any pod, as for a suspended job.
+"""Kueue: a Workload of ``kueue.x-k8s.io`` that is admitted before any pod exists, as for a suspended job.
 
-A WorkloadPriorityClass orders the queue and says nothing to the scheduler of pods. Sources: kubernetes-sigs/kueue, its
-documentation "Workload Priority Class"; ``pkg/controller/jobframework`` for which of the two comes first.
+A WorkloadPriorityClass decides the order in the queue and does not affect the scheduling of pods. Sources:
+kubernetes-sigs/kueue, its documentation "Workload Priority Class", and ``pkg/controller/jobframework`` for the
+precedence of the two kinds of priority classes.
 
 Kueue grants quota of *flavors*, which are kinds of nodes. A pod must run on a node of its flavor, so it gets the
-flavor's labels as a node selector, and its tolerations. Source: kubernetes-sigs/kueue, ``pkg/podset``.
+flavor's labels as a node selector, and the flavor's tolerations. Source: kubernetes-sigs/kueue, ``pkg/podset``.
 
-Kueue admits any kind of job for which a controller makes a Workload (its documentation, "Custom Workloads"). Such a
-controller has the duties of its own job controllers: stop the job when the Workload is evicted, then give the quota
-back, and report when all pods are ready. Grouping plain pods instead would create them all, gated, while the job
-waits. Sources: kubernetes-sigs/kueue, ``apis/kueue/v1beta2`` and ``pkg/controller/jobframework``.
+Kueue admits any kind of job for which a controller creates a Workload (its documentation, "Custom Workloads"). Such a
+controller has the duties of Kueue's own job controllers: stop the job when the Workload is evicted, then release the
+quota, and report when all pods are ready. With a group of plain pods instead, all pods would be created, gated, while
+the job waits. Sources: kubernetes-sigs/kueue, ``apis/kueue/v1beta2`` and ``pkg/controller/jobframework``.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ PRIORITY: Final = ApiResource(
     namespaced=False,
 )
 
-# The label with which a job of Kueue's own integrations names its class.
+# The label with which jobs of Kueue's own integrations name their class.
 _LABEL: Final = "kueue.x-k8s.io/priority-class"
 
 
@@ -70,14 +71,14 @@ FLAVOR: Final = ApiResource(
 
 _POD_SET: Final = "kueue.x-k8s.io/podset"
 _WORKLOAD: Final = "kueue.x-k8s.io/workload"
-# How pods ask for racks and zones, the strictest first.
+# Annotations with which pods request racks and zones, the strictest first.
 _LEVELS: Final = {
     "required": "kueue.x-k8s.io/podset-required-topology",
     "preferred": "kueue.x-k8s.io/podset-preferred-topology",
 }
 _GROUP: Final = "kueue.x-k8s.io/podset-group-name"
 _UNCONSTRAINED: Final = "kueue.x-k8s.io/podset-unconstrained-topology"
-_TRUE: Final = frozenset({"1", "t", "true"})  # as Go reads it
+_TRUE: Final = frozenset({"1", "t", "true"})  # as in Go
 _TOPOLOGY_GATE: Final = "kueue.x-k8s.io/topology"
 
 # The fields of a pod that decide about quota and flavors.
@@ -94,7 +95,7 @@ _CONTAINER: Final = ("name", "image", "resources", "restartPolicy")
 
 
 def pod_sets(job: Job) -> list[Body]:
-    """The pod sets of the Workload. Kueue allows one of them to start smaller: the workers, if possible."""
+    """The pod sets of the Workload. Kueue allows only one pod set to start smaller: the workers, if possible."""
     limits = replica_bounds(job)
     shrinkable = [spec for spec in job.replica_specs if 0 < limits[spec.type][0] < spec.replicas]
     elastic = min(shrinkable, key=lambda spec: spec.role is not Role.WORKER, default=None)
@@ -117,10 +118,10 @@ def _pod_set(job: Job, spec: ReplicaSpec, least: int) -> Body:
 
 
 def _topology(spec: ReplicaSpec) -> Body:
-    """The topology request of the pods' annotations for Kueue; of several the strictest, as in Kueue."""
+    """The topology request in the pods' annotations for Kueue. As in Kueue, the strictest of several counts."""
     asked: Mapping[str, str] = (spec.template.get("metadata") or {}).get("annotations") or {}
     ranked = {"podIndexLabel": names.REPLICA_INDEX}
-    # Pod sets of one group go to the same place, as workers and their parameter server.
+    # Pod sets of the same group, such as workers and their parameter server, go to the same topology domain.
     together = {"podSetGroupName": asked[_GROUP]} if asked.get(_GROUP) else {}
     for key, annotation in _LEVELS.items():
         if asked.get(annotation):
@@ -143,7 +144,7 @@ def _assignments(workload: Document) -> list[Mapping[str, Any]]:
 
 
 def admitted_sizes(workload: Document) -> dict[str, int]:
-    """The number of admitted pods of each type. Kueue before 0.3 had no count, and admitted all."""
+    """The number of admitted pods of each type. Kueue before 0.3 had no counts, and admitted all pods."""
     asked = pod_set_counts(mapping(workload.get("spec")))
     granted = {text(one.get("name")): _count(one.get("count")) for one in _assignments(workload)}
     return {**asked, **{name: count for name, count in granted.items() if count is not None}}
@@ -187,7 +188,7 @@ def _place(spec: Body, labels: Mapping[str, str], tolerations: Any) -> None:
 
 
 def _gate(workload: Document, metadata: Body, spec: Body) -> None:
-    """Add the scheduling gate for topology: Kueue removes it when it has set the pod's topology."""
+    """Add the scheduling gate for topology. Kueue removes the gate after it has set the pod's topology."""
     annotations = {**(metadata.get("annotations") or {}), _WORKLOAD: workload["metadata"]["name"]}
     if not annotations.keys() & _LEVELS.values():
         annotations[_UNCONSTRAINED] = "true"
@@ -222,7 +223,7 @@ def workload_status_update(workload: Document, s: ReconcileContext) -> Iterator[
             extra = {} if generation is None else {"observedGeneration": generation}
             listed[one["type"]] = {**one, "lastTransitionTime": since or format_time(s.now), **extra}
         conditions = list(listed.values())
-        # Written over what was seen and nothing else: Kueue may have gone on meanwhile.
+        # The resource version prevents that a change by Kueue in the meantime is overwritten.
         metadata = {"resourceVersion": workload["metadata"]["resourceVersion"]}
         patch = {"metadata": metadata, "status": {"conditions": conditions, **fields}}
         yield Update(WORKLOAD.key, workload["metadata"]["name"], patch, "status")
@@ -234,7 +235,7 @@ def _ready(s: ReconcileContext) -> bool:
 
 
 def _given_back(workload: Document) -> list[Condition]:
-    """No pod is left: the quota is free, and the Workload may be queued again."""
+    """The conditions of a Workload without remaining pods: its quota is free, and it may be queued again."""
     evicted = interface.find_condition(workload, "Evicted")
     message, reason = str(evicted.get("message") or ""), str(evicted.get("reason") or "Pending")
     again = _condition("Requeued", reason in _IMMEDIATE_REASONS, reason, message)
@@ -250,11 +251,11 @@ WORKLOAD: Final = ApiResource(
     group="kueue.x-k8s.io", kind="Workload", plural="workloads", versions=("v1beta2", "v1beta1")
 )
 
-# The queue of jobs that name none, as in Kueue's own defaulting.
+# The queue of jobs that name no queue, as in Kueue's own defaults.
 _QUEUE: Final = "default"
 _JOB_UID: Final = "kueue.x-k8s.io/job-uid"
 
-# Kueue's reason of a wait -> ours. Others are waits for capacity.
+# The reasons of tf-dist for Kueue's reasons of a wait. Other reasons mean that the job waits in the queue.
 _REASONS: Final = {
     "NoMatchingFlavor": Reason.NEVER_FITS,
     "ExceedsMaxQuota": Reason.NEVER_FITS,
@@ -283,7 +284,7 @@ def _wanted(s: ReconcileContext, served: ServedApis) -> Iterator[Body]:
 
 
 def _lacks_class(s: ReconcileContext, served: ServedApis) -> str:
-    """The missing priority class that prevents queueing, "" for none. An existing Workload keeps its own."""
+    """The missing priority class that prevents queueing ("": none). An existing Workload keeps its priority."""
     name = s.job.labels.get(_LABEL, "")
     seen = served.assume_served or (PRIORITY.key, name) in served.shared
     return "" if seen or s.status.admission is not None or _workload(s) is not None else name
@@ -294,7 +295,7 @@ def _updates(s: ReconcileContext, served: ServedApis, there: Document, wanted: B
     if not interface.condition_is_true(there, "QuotaReserved"):
         spec = mapping(there.get("spec"))
         new = {"queueName": wanted["spec"]["queueName"]}
-        # Only sizes are compared: the server completes pod templates, and leaves out minimums it has no feature for.
+        # Only sizes are compared, because the server completes pod templates and drops minimums without their feature.
         if pod_set_counts(spec) != pod_set_counts(wanted["spec"]):
             new["podSets"] = wanted["spec"]["podSets"]
         if "podSets" in new or spec.get("queueName") != new["queueName"]:
@@ -313,7 +314,7 @@ def _verdict(s: ReconcileContext, served: ServedApis) -> Verdict | None:
     if there is None or (
         interface.condition_is_true(there, "Evicted") and interface.condition_is_true(there, "QuotaReserved")
     ):
-        return None  # nothing to wait for yet: its pods have to stop first
+        return None  # no verdict yet: its pods must stop first
     if interface.condition_is_true(there, "Admitted"):
         lacking = missing_flavors(there, served)
         if not lacking:
@@ -368,7 +369,7 @@ def _takes_pods(s: ReconcileContext, served: ServedApis) -> bool:
 
 KUEUE: Final = Integration(
     name=GangScheduler.KUEUE,
-    # Kueue before 0.5 has no priority classes of its own, and roles of old no right to see them.
+    # Kueue before 0.5 has no WorkloadPriorityClass, and older roles of tf-dist have no right to read them.
     apis=((WORKLOAD, FLAVOR, PRIORITY), (WORKLOAD, FLAVOR)),
     pods_first=False,
     wanted=_wanted,

@@ -1,9 +1,9 @@
 """Volcano: a PodGroup of ``scheduling.volcano.sh``, and pods that its scheduler binds together.
 
 Volcano admits a gang by its PodGroup (phase Inqueue), and expects its pods only then, so that a full cluster is not
-flooded with pending pods. Its own job controller waits in the same way. Types and phases: volcano-sh/apis,
-``pkg/apis/scheduling/v1beta1``; how a pod names its group and its task: volcano-sh/volcano,
-``pkg/scheduler/api/job_info.go``.
+flooded with pending pods. Volcano's own job controller also waits for the phase. Sources: volcano-sh/apis,
+``pkg/apis/scheduling/v1beta1`` for types and phases; volcano-sh/volcano, ``pkg/scheduler/api/job_info.go`` for how a
+pod names its group and its task.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ POD_GROUP: Final = ApiResource(
 
 _GROUP_NAME: Final = "scheduling.k8s.io/group-name"
 _TASK: Final = "volcano.sh/task-spec"
-# Annotations of a job with this prefix are for its PodGroup: preemptable and the like; and one without it.
+# The annotations of a job that its PodGroup gets: those with this prefix, such as preemptable, and the waiting time.
 _PREFIX: Final = "volcano.sh/"
 _WAITING_TIME: Final = "sla-waiting-time"
 _QUEUE: Final = "default"
@@ -42,7 +42,7 @@ def _task(job: Job, spec: ReplicaSpec) -> str:
 def _task_minimums(job: Job, served: ServedApis) -> dict[str, int]:
     """The minimum of each task of the job (``getMinTaskMember``); for a TFJob, the minimums at its start.
 
-    Volcano ignores them where the job's minimum is less than their sum (``CheckTaskReady``).
+    Volcano ignores them if the job's minimum is less than their sum (``CheckTaskReady``).
     """
     start = interface.min_counts(job, served.priorities)
     return {
@@ -65,7 +65,7 @@ def _wanted(s: ReconcileContext, served: ServedApis) -> Iterator[Body]:
         "minTaskMember": _task_minimums(s.job, served),
         "minResources": interface.min_resources(s.job, served.priorities),
     }
-    # Volcano sets the default: it may have another one for the namespace.
+    # For the default queue, omit the field: Volcano may have another default for the namespace.
     if _queue(s.job) != _QUEUE:
         spec["queue"] = _queue(s.job)
     if name := priority_class(s.job):

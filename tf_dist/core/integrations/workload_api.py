@@ -1,9 +1,10 @@
-"""Kubernetes' own gang scheduling (KEP-4671), whose objects differ in every release so far. From 1.36 on, a PodGroup of
-``scheduling.k8s.io`` has the number of pods, and a pod names it in ``spec.schedulingGroup``.
+"""Kubernetes' own gang scheduling (KEP-4671), with the objects of each release.
 
-In 1.35 it is a Workload, named in ``spec.workloadRef``. The integration uses the one that the cluster serves. A
-PodGroup's conditions are never reset, so every run of a job has its own. Sources: kubernetes/api,
-``scheduling/v1beta1`` and ``v1alpha1``; kubernetes/enhancements, KEP-4671 and KEP-5710 (preemption).
+From Kubernetes 1.36 on, a PodGroup of ``scheduling.k8s.io`` has the number of pods, and a pod names it in
+``spec.schedulingGroup``. In 1.35, the object is a Workload, which a pod names in ``spec.workloadRef``. The integration
+uses the kind that the cluster serves. A PodGroup's conditions are never reset, so every run of a job has its own
+PodGroup. Sources: kubernetes/api, ``scheduling/v1beta1`` and ``v1alpha1``; kubernetes/enhancements, KEP-4671 and
+KEP-5710 (preemption).
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ POD_GROUP: Final = ApiResource(
 )
 WORKLOAD: Final = ApiResource(group=_GROUP, kind="Workload", plural="workloads", versions=("v1alpha1",))
 
-# From v1beta1 on a group has a priority of its own, its size may change, and it may be preempted as a whole only.
+# From v1beta1 on, a group has a priority, its size may change, and the scheduler can preempt it only as a whole.
 _MATURE: Final = frozenset({"v1beta1", "v1"})
 _POD_GROUP_NAME: Final = "gang"
-# The condition's first name, and its name since.
+# The first name of the condition, and its later name.
 _SCHEDULED: Final = ("PodGroupInitiallyScheduled", "PodGroupScheduled")
 
 
@@ -60,7 +61,7 @@ def _wanted(s: ReconcileContext, served: ServedApis) -> Iterator[Body]:
 
 
 def _updates(s: ReconcileContext, served: ServedApis, there: Document, wanted: Body) -> Iterator[Update]:
-    """Updates of a group: only its size may change, and only from v1beta1 on."""
+    """Updates of a group. Only its size may change, and only from v1beta1 on."""
     if _api(served) is WORKLOAD or served.versions[POD_GROUP.key] not in _MATURE:
         return
     size = {"schedulingPolicy": wanted["spec"]["schedulingPolicy"]}
@@ -77,7 +78,7 @@ def _verdict(s: ReconcileContext, served: ServedApis) -> Verdict | None:
 
 
 def _preempted(there: Document | None) -> Preempt | None:
-    """Whether the scheduler preempts the gang, so that all of its pods are deleted."""
+    """The preemption of the gang by the scheduler, after which all its pods are deleted; None: it is not preempted."""
     target: Any = {} if there is None else interface.find_condition(there, "DisruptionTarget")
     if target.get("status") != "True":
         return None

@@ -21,7 +21,7 @@ from tf_dist.core.model.reasons import Reason
 from tf_dist.core.model.status import LIVE, Admission, Status
 from tf_dist.core.model.wording import are, share_text
 
-# How many replicas of each type, and how many of each type on which node.
+# Replicas by type, and replicas by type and node.
 Sizes = Mapping[str, int]
 Placement = Mapping[str, Mapping[str, int]]
 
@@ -29,7 +29,7 @@ _WHOLE = frozenset({Role.PS, Role.CHIEF, Role.MASTER, Role.EVALUATOR})
 
 
 def replica_counts(job: Job) -> dict[str, int]:
-    """The replicas of each type."""
+    """The number of replicas of each type."""
     return {spec.type: spec.replicas for spec in job.replica_specs}
 
 
@@ -41,11 +41,11 @@ def fallback_job(job: Job, number: int) -> Job:
 
 
 def current_job(job: Job, status: Status, verdict: Verdict | None = None) -> Job:
-    """The job as it runs now, with the fallback and the replica counts of its last admission. While it waits, and if
-    nothing differs, this is ``job`` itself.
+    """The job as it runs now, with the fallback and the replica counts of its last admission.
 
-    ``verdict``: the job after this is applied. If the document has fewer replicas than were admitted, the document
-    takes effect at once. A replica type that was added later has all its replicas.
+    While the job waits, or if nothing differs, this is ``job`` itself. ``verdict``: a verdict to apply first. If the
+    document has fewer replicas than were admitted, the document takes effect at once. A replica type that was added
+    later has all its replicas.
     """
     admission = status.admission
     if isinstance(verdict, Admit):
@@ -59,7 +59,7 @@ def current_job(job: Job, status: Status, verdict: Verdict | None = None) -> Job
 
 
 def bounded_counts(job: Job, counts: Sizes) -> dict[str, int]:
-    """These numbers of replicas, within the maximum of each type; for other types, the job's numbers."""
+    """These numbers of replicas, limited to the maximum of each type; for missing types, the job's numbers."""
     return {spec.type: min(counts.get(spec.type, spec.replicas), spec.most) for spec in job.replica_specs}
 
 
@@ -93,12 +93,12 @@ def replica_bounds(job: Job) -> dict[str, tuple[int, int]]:
     """The minimum and maximum of each replica type for resizing.
 
     Only workers of an elastic job can be fewer than the document requests, and worker 0 always stays. If the gang's
-    minimum (``minAvailable``) exceeds those of the types, more workers are needed; a lower one has no effect on
-    resizing (see ``start_counts``).
+    minimum (``minAvailable``) exceeds the sum of the types' minimums, more workers are needed. A lower ``minAvailable``
+    has no effect on resizing (see ``start_counts``).
     """
     least = {}
     for spec in job.replica_specs:
-        # As many as needed to include the replica whose success is the job's.
+        # Enough replicas to include the replica that decides the job's success.
         deciding = [rule.index for rule in job.success if rule.type == spec.type and rule.index is not None]
         fewest = max(1 + max(deciding, default=0), spec.min_replicas)
         least[spec.type] = spec.replicas if spec.role in _WHOLE else min(spec.replicas, fewest)
@@ -111,8 +111,8 @@ def replica_bounds(job: Job) -> dict[str, tuple[int, int]]:
 def minimum_met(job: Job, have: Mapping[str, int]) -> bool:
     """Whether these numbers of pods reach the gang's minimum.
 
-    As in Volcano (``CheckTaskReady`` of its scheduler), the minimums of the tasks apply in addition to the job's. If
-    the job's is smaller than their sum, any pods count.
+    As in Volcano (``CheckTaskReady`` of its scheduler), the minimums of the tasks apply in addition to the job's
+    minimum. If the job's minimum is smaller than their sum, pods of any task count.
     """
     tasks = {spec.type: spec.min_available or 0 for spec in job.replica_specs}
     total = sum(have.get(spec.type, 0) for spec in job.replica_specs)
@@ -121,16 +121,16 @@ def minimum_met(job: Job, have: Mapping[str, int]) -> bool:
     return total >= job.scheduling.min_available and not (counted and short)
 
 
-# Those that the others need start first; evaluators, which only watch, come last.
+# Replicas that other replicas need start first. Evaluators, which only observe, start last.
 _START_ORDER: Final = (Role.CHIEF, Role.MASTER, Role.PS, Role.OTHER, Role.WORKER, Role.EVALUATOR)
 
 
 def start_counts(job: Job, priorities: Mapping[str, int] = MappingProxyType({})) -> dict[str, int]:
     """The minimum numbers of replicas with which the gang starts. Other replicas start when capacity is free.
 
-    These are the written minimums of the tasks, including 0, plus as many others as ``minAvailable`` needs. A
-    ``minAvailable`` below the sum of the tasks' minimums has precedence (``minimum_met``). ``priorities``: by type;
-    replicas of a higher one count first, as Volcano's scheduler places them.
+    These are the tasks' minimums from the document, including 0, plus other replicas up to ``minAvailable``. A
+    ``minAvailable`` below the sum of the tasks' minimums has precedence (``minimum_met``). ``priorities``: by type.
+    Replicas of a type with a higher priority count first, as in Volcano's scheduler.
     """
     most = {type_: low for type_, (low, _) in replica_bounds(job).items()}
     tasks = {spec.type: min(most[spec.type], spec.min_available or 0) for spec in job.replica_specs}
@@ -143,9 +143,10 @@ def start_counts(job: Job, priorities: Mapping[str, int] = MappingProxyType({}))
 
 
 def admitted_with(admission: Admission, job: Job, admitted: Sizes) -> Admission:
-    """The admission of these numbers of pods of each type (empty: of all).
+    """The admission with these numbers of pods of each type (empty: all pods).
 
-    Only an elastic job is resized to them. Another job keeps its size, and its other replicas wait for capacity.
+    Only an elastic job is resized to these numbers. Another job keeps its size, and its other replicas wait for
+    capacity.
     """
     if not admitted:
         return replace(admission, sizes={}, started={})
@@ -155,8 +156,9 @@ def admitted_with(admission: Admission, job: Job, admitted: Sizes) -> Admission:
 
 
 def startable_replicas(job: Job, status: Status) -> frozenset[ReplicaId]:
-    """The replicas that may have pods: those that have succeeded, and the first of the others, as many as are admitted.
-    ``job`` has its admitted size.
+    """The replicas that may have pods, up to the admitted number of each type.
+
+    Replicas that have succeeded come first, then the others by index. ``job`` has its admitted size.
     """
     started = status.admission.started if status.admission is not None else {}
     if not started:
@@ -172,10 +174,10 @@ def resize_restarts(job: Job, before: Sizes, after: Sizes) -> bool:
     """Whether pods that were started among ``before`` replicas cannot continue among ``after``.
 
     TF_CONFIG is an environment variable and never changes. A sparse TF_CONFIG names the parameter servers, so workers
-    can be added and removed. A dense one names every replica: running replicas do not know added ones, so all restart.
-    Removed workers matter only if workers communicate with each other, which they do not with parameter servers (the
-    first operator also removed workers without a restart). Programs with a configuration of their own read the host
-    files, which are updated.
+    can be added and removed. A dense TF_CONFIG names every replica: running replicas do not know added replicas, so all
+    replicas restart. Removed workers matter only if workers communicate with each other, which they do not with
+    parameter servers (the first operator also removed workers without a restart). Programs with their own configuration
+    read the host files, which are updated.
     """
     if job.tf_config is TFConfigStyle.NONE:
         return False
@@ -195,7 +197,7 @@ def grows_live(job: Job) -> bool:
 
 
 def replica_nodes(job: Job, placement: Placement, type_: str) -> tuple[str, ...]:
-    """The nodes of a type's replicas, by index, as far as the placement has them."""
+    """The nodes of a type's replicas, by index. Replicas without a node in the placement are omitted."""
     serving = {node for spec in job.replica_specs if spec.role is Role.PS for node in placement.get(spec.type, ())}
     counts = placement.get(type_, {})
     nodes = sorted(counts, key=lambda node: (node not in serving, -counts[node], node))
@@ -233,8 +235,10 @@ class Admit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """The gang waits. ``position``: its position in its queue, from 1 (0: none). ``rank``: approximately how
-    many gangs of all queues come before it (0: unknown), which decides how often its message is refreshed.
+    """The gang waits.
+
+    ``position``: its position in its queue, from 1 (0: none). ``rank``: approximately how many gangs of all queues come
+    before it (0: unknown). The rank decides how often its message is refreshed.
     """
 
     reason: Reason
@@ -245,7 +249,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resize:
-    """An admitted gang gets other ``sizes``; ``placement`` has the nodes of all of its pods."""
+    """An admitted gang gets other ``sizes``; ``placement`` has the nodes of all its pods."""
 
     sizes: Sizes
     placement: Placement

@@ -39,8 +39,9 @@ class ServedApis:
     """The state of a gang scheduler's API in a cluster.
 
     ``versions``: the served version of each kind, by ``ApiResource.key``. ``missing``: why the scheduler cannot be used
-    here, "" if it can. ``shared``: cluster-wide objects, by (``ApiResource.key``, name). ``priorities``: of
-    PriorityClasses. ``assume_served``: no cluster was read, so every object that a job names is assumed to exist.
+    here ("": it can be used). ``shared``: cluster-wide objects, by (``ApiResource.key``, name). ``priorities``: the
+    values of PriorityClasses, by name. ``assume_served``: no cluster was read, so every object that a job names is
+    assumed to exist.
     """
 
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -52,10 +53,10 @@ class ServedApis:
 
 @dataclass(frozen=True, slots=True)
 class PodClassification:
-    """``current``: the pod of the current attempt of each replica. ``stale``:
+    """The pods of a job by attempt, with their counts.
 
-    every other pod of the job. ``departed``: the former pod of a replica without a pod, as last observed, if it is
-    still cached.
+    ``current``: the pod of the current attempt of each replica. ``stale``: every other pod of the job. ``departed``:
+    the former pod of a replica without a pod, as last observed, if it is still cached.
     """
 
     current: Mapping[ReplicaId, PodView]
@@ -65,11 +66,11 @@ class PodClassification:
     departed: Mapping[ReplicaId, PodView] = field(default_factory=dict)
 
     def count(self, type_: str) -> Counts:
-        """Counts of a type's pods by state."""
+        """The pods of a type, counted by state."""
         return self.counts.get(type_, NO_PODS)
 
     def without_node(self, job: Job) -> tuple[ReplicaId, ...]:
-        """The replicas that have not succeeded and have no node: no pod, or one that has not been scheduled."""
+        """The replicas that have not succeeded and have no pod, or whose pod has not been scheduled."""
         waiting = (replica for replica in job.replicas if replica not in self.succeeded)
         return tuple(one for one in waiting if (pod := self.current.get(one)) is None or not pod.has_node)
 
@@ -87,13 +88,13 @@ class PodClassification:
         return minimum_met(job, self.with_node)
 
     def total(self) -> Counts:
-        """Counts of the job's pods by state."""
+        """The pods of the job, counted by state."""
         return Counts(**{one.name: sum(getattr(c, one.name) for c in self.counts.values()) for one in fields(Counts)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReconcileContext:
-    """The snapshot that one pass decides on: the job, its status, its pods, and everything else observed of it.
+    """The snapshot on which a pass decides: the job, its status, its pods, and all other observations.
 
     A pass uses the job in two forms: as its document requests it, and as it runs now.
     """
@@ -125,8 +126,8 @@ class ReconcileContext:
     def standing_resize(self) -> Resize | None:
         """The verdict to resize the gang, while it is valid; None if the pass has no such verdict.
 
-        It uses the capacity of replicas that had succeeded, so it becomes invalid when one of these restarts in the
-        pass.
+        The verdict uses the capacity of replicas that had succeeded, so it becomes invalid when one of these replicas
+        restarts in the pass.
         """
         lapsed = self.before.succeeded - self.status.succeeded
         return self.verdict if isinstance(self.verdict, Resize) and not lapsed else None
@@ -134,15 +135,15 @@ class ReconcileContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Integration:
-    """One gang scheduler, as data. All functions are pure; ``ServedApis`` is never one with something ``missing``.
+    """A gang scheduler, as data. All functions are pure. They never get a ``ServedApis`` with ``missing``.
 
-    ``apis``: its kinds; of several alternatives, the first served one is used. ``pods_first``: it binds pods, so the
-    gang waits as pods without nodes (otherwise it decides before any pod is created).
+    ``apis``: its kinds, each with alternatives of which the first served kind is used. ``pods_first``: the scheduler
+    binds pods, so the gang waits as pods without nodes (otherwise it decides before any pod is created).
 
     ``wanted``: the objects that should exist while a job is active. ``updates``: the changes of an existing object.
-    ``verdict``: its decision about an active job (None: no news, or none yet). ``takes_pods``: whether pods may be
-    created now. ``decorate``: adds what the scheduler needs to a pod. ``scheduler_name``: for pods without one in their
-    template ("": Kubernetes' default).
+    ``verdict``: its decision about an active job (None: no change, or no decision yet). ``takes_pods``: whether pods
+    may be created now. ``decorate``: adds what the scheduler needs to a pod. ``scheduler_name``: the scheduler of pods
+    whose template names no scheduler ("": the default of Kubernetes).
     """
 
     name: GangScheduler
@@ -168,7 +169,7 @@ def matching_replicas(job: Job, type_: str, index: int | None) -> tuple[ReplicaI
 
 @dataclass(frozen=True, slots=True)
 class WriteStatus:
-    """Replace the job's status. It is the first action; the others are valid only after it is written."""
+    """Replace the job's status. This is the first action; the other actions are valid only after it has succeeded."""
 
     status: Document
 
@@ -191,7 +192,7 @@ class EnsureKeys:
 class Update:
     """Patch an object of the job, or its ``subresource`` (merge patch).
 
-    ``kind``: with the group where it is a gang scheduler's (``PodGroup.scheduling.volcano.sh``), as for ``Delete``.
+    ``kind``: for a gang scheduler's object, with the group (``PodGroup.scheduling.volcano.sh``), as in ``Delete``.
     """
 
     kind: str
@@ -211,7 +212,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class PatchJob:
-    """Patch the job itself (merge patch): fields of its spec that the original's controller fills in."""
+    """Patch the job itself (merge patch): fields of its spec that the original controller fills in."""
 
     patch: dict[str, Any]
 
@@ -225,8 +226,8 @@ class DeleteJob:
 class EmitEvent:
     """Record a Kubernetes Event on the job. ``type`` is Normal or Warning.
 
-    ``routine``: one of many of its kind, which must not displace others (``cluster/client/event_recorder``).
-    ``count``: the number of occurrences.
+    ``routine``: a frequent Event, which must not displace other Events (``cluster/client/event_recorder``). ``count``:
+    the number of occurrences.
     """
 
     type: str
@@ -253,25 +254,26 @@ class Observed:
     """The observation of one job at one time.
 
     - ``now``: epoch seconds. ``stored_status``: the job's status as stored. ``deleting``: the job is being deleted.
-    - ``pods``: those of the job; ``departed``: pods that are gone, as they were observed last, if still in the cache;
-      ``objects``: its other objects, by (kind, name); ``addresses``: see ``Cluster.addresses``.
-    - ``unready``: of the nodes of its pods those that are not ready, as far as nodes may be read.
-    - ``closed_nodes``: by replica type, of the nodes that it was assigned those that take no such pods now: cordoned,
+    - ``pods``: the pods of the job. ``departed``: deleted pods, as last observed, if they are still in the cache.
+      ``objects``: the job's other objects, by (kind, name). ``addresses``: see ``Cluster.addresses``.
+    - ``unready``: the nodes of its pods that are not ready, if nodes may be read.
+    - ``closed_nodes``: by replica type, the assigned nodes that do not accept such pods now because they are cordoned,
       tainted or gone.
-    - ``recovery_timeout``: that of the job's queue (None: it has none).
-    - ``verdict``: that of admission.
-    - ``last_status``: the status that the last pass left, where that was not worth a write. ``last_written``: when
-      this controller wrote the status last, by its own clock (None: a difference is written now). It is not stored: two
-      controllers whose clocks differ would each find the other's time due, and write in turn without end.
-    - ``served``: what there is of the gang scheduler that the job asks for, where that is another system (None: not
-      known yet); its objects are among ``objects``, their kinds with the group (``PodGroup.scheduling.volcano.sh``).
-    - ``gang``: the gang scheduler of jobs which name none ("": tf-dist itself).
-    - ``last_error``: why the passes before this one failed, several in a row ("": they did not; None: not known yet);
-      ``rejected``: as which reason the gang gives its admission back, because trying again soon is of no use;
-      ``invalid``: the API server finds an object of the job invalid, so that no later try will do better.
-    - ``status_only``: nothing but the status and events is written in this pass: other jobs wait for theirs.
-    - ``accepted``: the spec that the job was parsed from (None: that of its status); ``refused``: the present one, if
-      that is another; ``unknown_keys``: those of an accepted spec that no status has yet, as text.
+    - ``recovery_timeout``: the recovery timeout of the job's queue (None: the queue has none).
+    - ``verdict``: the verdict of admission.
+    - ``last_status``: the status after the last pass, if the last pass did not write it. ``last_written``: when this
+      controller last wrote the status, by its own clock (None: a difference is written now). The time is not stored:
+      two controllers with different clocks would each consider a write due, and would alternate endlessly.
+    - ``served``: the API of the job's gang scheduler, if that is another system (None: not known yet). The scheduler's
+      objects are in ``objects``, with the group in the kind (``PodGroup.scheduling.volcano.sh``).
+    - ``gang``: the gang scheduler of jobs that name no scheduler ("": tf-dist itself).
+    - ``last_error``: the error of the previous passes, if several in a row failed ("": they did not; None: not known
+      yet). ``rejected``: the reason with which the gang gives up its admission, because an early retry cannot succeed.
+      ``invalid``: the API server finds an object of the job invalid, so a retry cannot succeed.
+    - ``status_only``: the pass writes only the status and Events, because other jobs wait for their verdicts.
+    - ``accepted``: the spec from which the job was parsed (None: the spec in its status). ``refused``: the current
+      spec, if it is a different spec. ``unknown_keys``: the unknown keys of an accepted spec that no status contains
+      yet, as text.
     """
 
     now: float
@@ -298,5 +300,5 @@ class Observed:
     unknown_keys: str = ""
 
     def __post_init__(self) -> None:
-        """Times are stored in microseconds, so times that are compared with stored ones are rounded to them."""
+        """Round ``now`` to microseconds, because it is compared with stored times, which have microseconds."""
         object.__setattr__(self, "now", round_time(self.now))

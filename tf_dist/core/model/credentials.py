@@ -1,4 +1,4 @@
-"""Credentials in text of containers, kubelets and webhooks. tf-dist hides them when it repeats such text."""
+"""Credentials in text from containers, kubelets and webhooks. tf-dist hides them when it repeats such text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 _HIDDEN: Final = "***"
-# What is a secret by its form, or by the name that stands before it.
+# Secrets are detected by their form, or by the name before them.
 _SECRETS: Final = (
     (re.compile(r"-----BEGIN [A-Z ]{1,40}-----.*?(-----END [A-Z ]{1,40}-----|\Z)", re.DOTALL), _HIDDEN),
     (re.compile(r"(://)[^/\s@]{1,200}@"), rf"\1{_HIDDEN}@"),

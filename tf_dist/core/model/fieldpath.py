@@ -1,7 +1,7 @@
 """Documents and values: field paths, tolerant access to fields, documents kept as JSON text, suggestions for names.
 
-A key with dots or brackets of its own is quoted, in brackets or not (``labels."app.io/name"``), or its dots are
-escaped (``labels.app\\.io/name``).
+A key that contains dots or brackets is quoted, with or without brackets around it (``labels."app.io/name"``), or its
+dots are escaped (``labels.app\\.io/name``).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 def mapping(value: object) -> Mapping[str, Any]:
-    """The value if it is a mapping, else an empty one."""
-    if type(value) is dict:  # what comes from a file or a cluster: asking for Mapping costs ten times as much
+    """The value if it is a mapping, else an empty mapping."""
+    if type(value) is dict:  # the type in files and responses; isinstance(value, Mapping) costs ten times as much
         return value
     return value if isinstance(value, Mapping) else {}
 
@@ -35,7 +35,7 @@ def value_at(value: object, *keys: str) -> Any:
 
 
 def list_items(value: object) -> list[Any]:
-    """The value if it is a list, else an empty one."""
+    """The value if it is a list, else an empty list."""
     return value if isinstance(value, list) else []
 
 
@@ -45,12 +45,12 @@ def mappings(value: object) -> list[Mapping[str, Any]]:
 
 
 def text(value: object) -> str:
-    """The value if it is a text, else an empty one."""
+    """The value if it is text, else an empty text."""
     return value if isinstance(value, str) else ""
 
 
 def texts(value: object) -> dict[str, str]:
-    """The texts in a mapping, as labels are."""
+    """The entries of a mapping whose keys and values are text, as in labels."""
     return {key: one for key, one in mapping(value).items() if isinstance(key, str) and isinstance(one, str)}
 
 
@@ -73,7 +73,7 @@ _PART: Final = re.compile(
 
 
 def parse_field_path(text: str) -> FieldPath:
-    """The keys and indexes of a path; ValueError with the part that cannot be read."""
+    """The keys and indexes of a path; ValueError with the part that is not valid."""
     parts: list[str | int] = []
     position = 0
     while position < len(text):
@@ -161,7 +161,7 @@ class _Deferred(Mapping[str, Any]):
 
 
 class LazyMapping(_Deferred):
-    """A mapping that ``make`` creates on first access, so that unused ones cost nothing."""
+    """A mapping that ``make`` creates on first access. An unused mapping is never created."""
 
     __slots__ = ("_made", "_make")
 
@@ -176,13 +176,13 @@ class LazyMapping(_Deferred):
 
 
 _encode: Final = json.JSONEncoder(separators=(",", ":")).encode
-_DECODED: Final = 64  # of the documents that were read last, so many stay decoded
+_DECODED: Final = 64  # number of documents that stay decoded
 
 
 class PackedJson(_Deferred):
     """An immutable JSON object; a copy is a plain dict. Thread-safe.
 
-    It is kept as text while it is not read, because Python's garbage collection visits every mapping and list of
+    While nothing reads the object, it is stored as text: Python's garbage collection visits every mapping and list of
     thousands of documents, but not text.
     """
 
@@ -190,7 +190,7 @@ class PackedJson(_Deferred):
 
     def __init__(self, content: Mapping[str, Any]) -> None:
         self._content: Mapping[str, Any] | None = content
-        self._text = ""  # until it is packed for the first time
+        self._text = ""  # until ``pack`` is called for the first time
         _keep_decoded(self)
 
     def _decoded(self) -> Mapping[str, Any]:
@@ -201,12 +201,12 @@ class PackedJson(_Deferred):
         return content
 
     def pack(self) -> None:
-        """Keep it as text until it is read; values that are not JSON stay unchanged."""
+        """Store the object as text until it is read; values that are not JSON stay unchanged."""
         content = self._content
         if content is not None:
-            with suppress(TypeError, ValueError, RecursionError):  # this is called as another document is read
+            with suppress(TypeError, ValueError, RecursionError):  # the caller is reading another document
                 self._text = self._text or _encode(content)
-                self._content = None  # not before there is the text: another thread may read it now
+                self._content = None  # only after the text is stored: another thread may be reading
 
     def __reduce__(self) -> tuple[type[dict[str, Any]], tuple[dict[str, Any]]]:
         return dict, (dict(self),)
@@ -216,7 +216,7 @@ _recent: deque[ref[PackedJson]] = deque()
 
 
 def _keep_decoded(packed: PackedJson) -> None:
-    """Keep it decoded, and pack the least recently used one."""
+    """Keep a document decoded, and pack the document that was decoded first."""
     _recent.append(ref(packed))
     if len(_recent) > _DECODED:
         oldest = _recent.popleft()()

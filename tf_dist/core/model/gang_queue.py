@@ -37,9 +37,9 @@ class Quota:
     nominal: Decimal
     """The queue's own quota."""
     borrowing_limit: Decimal | None = None
-    """The maximum that it borrows; None: all that others lend."""
+    """The maximum that the queue borrows; None: all that others lend."""
     lending_limit: Decimal | None = None
-    """The maximum that it lends; None: all that it does not use."""
+    """The maximum that the queue lends; None: all that it does not use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class Queue:
     name: str
     """Its name."""
     parent: str = ""
-    """The queue above it; "": none."""
+    """The parent queue; "": none."""
     weight: int = 1
     """Its weight in fair sharing."""
     quotas: Mapping[str, Quota] = field(default_factory=dict)
@@ -63,15 +63,15 @@ class Queue:
     recovery_timeout: float | None = None
     """Seconds, see ``gang_rules``; None: the default."""
     namespace_selector: Requirements | None = None
-    """The selector of namespaces whose jobs it accepts; None: all. Queues below it have their own."""
+    """The selector of namespaces whose jobs the queue accepts; None: all. Child queues have their own selectors."""
     priority: int = 0
-    """Queues of a higher priority are served first, independent of their use."""
+    """Queues of a higher priority are served first, independent of their usage."""
     reclaimable: bool = True
-    """Whether gangs of other queues may take back the quota that it borrowed."""
+    """Whether gangs of other queues may take back the quota that the queue borrowed."""
     priority_classes: tuple[str, ...] | None = None
     """The classes that its jobs may name; None: any."""
     default: bool = False
-    """Whether it is the queue of jobs that name none."""
+    """Whether jobs that name no queue use this queue."""
 
 
 def circular_parents(parents: Mapping[str, str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The gang schedulers by name. A module of its own, for the start-up time of commands."""
+"""The gang schedulers by name. This is a separate module to keep the start-up time of commands short."""
 
 from __future__ import annotations
 

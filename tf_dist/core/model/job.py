@@ -1,9 +1,9 @@
 """The internal job: every dialect is parsed into it, and all decisions use it.
 
-A job has replica specs (TFJob) = tasks (Volcano). Each has a *type* (``worker``) and replicas with an index;
-``worker-1`` is a replica. Differences between dialects are data here, never a branch in the code that decides: restart
-behaviour is a list of rules, success a list of conditions, running a threshold. Times are seconds (epoch when
-absolute).
+A job has replica specs, which are called tasks in Volcano. Each replica spec has a *type* (``worker``), and replicas
+with an index: ``worker-1`` is a replica. Differences between dialects are data here, never branches in the code that
+decides: restart behaviour is a list of rules, success is a list of conditions, and running is a threshold. Times are
+seconds; absolute times are epoch seconds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tf_dist.core.model.gang_scheduler import GangScheduler
 
 
 class Event(StrEnum):
-    """What may happen to a job, derived from the observed state, never from a watch event."""
+    """An event of a job, derived from the observed state, never from a watch event."""
 
     POD_FAILED = "PodFailed"
     POD_EVICTED = "PodEvicted"
@@ -41,7 +41,7 @@ class Action(StrEnum):
     COMPLETE_JOB = "CompleteJob"
     TERMINATE_JOB = "TerminateJob"
     FAIL_JOB = "FailJob"
-    # These two are tf-dist's own: the answers of ``on_eviction`` and ``on_preemption``.
+    # Only in tf-dist: actions of ``on_eviction`` and ``on_preemption``.
     REQUEUE_JOB = "RequeueJob"
     FALL_BACK = "FallBack"
     IGNORE = "Ignore"
@@ -49,10 +49,11 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExitCodes:
-    """A set of exit codes: inclusive ranges, whether "no exit code known" belongs to it, and what OOMKilled means.
+    """A set of exit codes.
 
-    ``oom``: True: an out-of-memory kill always belongs, False: never, None: its code (137) decides. ``start_failures``:
-    whether a container that could not be started may belong, by its code.
+    ``ranges``: inclusive. ``unknown``: whether an unknown exit code is in the set. ``oom``: whether an out-of-memory
+    kill is in the set (None: its code, 137, decides). ``start_failures``: whether a container that could not be started
+    may be in the set, by its code.
     """
 
     ranges: tuple[tuple[int, int], ...] = ()
@@ -75,10 +76,10 @@ ANY_EXIT = ExitCodes(ranges=((-(2**31), 2**31),), unknown=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One row of the policy table: when one of ``events`` happens (with such an exit code), do ``action``.
+    """One row of the policy table: if one of ``events`` happens, with an exit code of ``codes``, do ``action``.
 
-    ``timeout``: the seconds for which the event must last (required for PodPending). ``index``: only for this replica
-    of the group (None: for all).
+    ``timeout``: seconds that the event must last (required for PodPending). ``index``: the replica of the group to
+    which the rule applies (None: all replicas).
     """
 
     events: frozenset[Event]
@@ -91,12 +92,12 @@ class Rule:
 Document = Mapping[str, Any]
 
 MAX_REPLICAS: Final = 100_000
-"""The maximum number of pods of a job, over all types: more than any cluster runs, and each costs time in a pass."""
+"""The maximum number of pods of a job over all types, because each pod costs time in a pass. No cluster runs more."""
 _DIGITS: Final = len(str(MAX_REPLICAS))
 
 
 class Dialect(StrEnum):
-    """The document formats understood; the value is the ``apiVersion`` (with the kind where that is ambiguous)."""
+    """The supported document formats; the value is the ``apiVersion``."""
 
     TFJOB_V1 = "kubeflow.org/v1"
     TFJOB_V1ALPHA1 = "kubeflow.org/v1alpha1"
@@ -109,7 +110,7 @@ class Dialect(StrEnum):
 
 
 class Role(StrEnum):
-    """What a replica is to TensorFlow; the value is its task type in TF_CONFIG."""
+    """The role of a replica in TensorFlow; the value is its task type in TF_CONFIG."""
 
     CHIEF = "chief"
     MASTER = "master"
@@ -125,10 +126,11 @@ class Role(StrEnum):
 
 
 class DisruptionPolicy(StrEnum):
-    """The reaction to disruptions of a job's pods; a contract of every face.
+    """The reaction to disruptions of a job's pods. The values are a contract of all interfaces.
 
-    ``RESTART``: by the policies of the job's format. ``REQUEUE``: the job gives up its admission and waits again, with
-    its age. ``FAIL``: the job fails. ``FALLBACK``: the job waits again, and its next fallback comes first.
+    ``RESTART``: the policies of the job's format decide. ``REQUEUE``: the job gives up its admission and waits again,
+    with its original age. ``FAIL``: the job fails. ``FALLBACK``: the job waits again, and admission tries its next
+    fallback first.
     """
 
     RESTART = "restart"
@@ -162,25 +164,25 @@ def replica_id(type_: str, index: int) -> ReplicaId:
     return ReplicaId(type_, index)
 
 
-_FEW: Final = 512  # replicas of a type; more of them are too much to keep for each number that a job may name
+_FEW: Final = 512  # replicas of a type; larger tuples are not cached, because a job may name any number
 
 
 def _replica_ids(type_: str, count: int) -> tuple[ReplicaId, ...]:
     return tuple(replica_id(type_, index) for index in range(count))
 
 
-_kept_replica_ids: Final = lru_cache(maxsize=256)(_replica_ids)  # a pass over a job asks for them several times
+_kept_replica_ids: Final = lru_cache(maxsize=256)(_replica_ids)  # a pass over a job uses them several times
 
 
 def stored_index(written: str) -> int:
-    """The number of a replica; ValueError."""
+    """The index of a replica from its text; ValueError if it is not valid."""
     if not (written.isascii() and written.isdecimal() and len(written) <= _DIGITS) or int(written) >= MAX_REPLICAS:
         raise ValueError(f"{written[:_DIGITS]!r} is not an index of a replica")
     return int(written)
 
 
 def parse_ranges(written: str) -> Iterator[int]:
-    """The numbers of ``0-2,5``, which must be ascending and below the maximum of a job; ValueError."""
+    """The numbers of ``0-2,5``. ValueError if they are not ascending, or not below the maximum of a job."""
     least = 0
     for part in written.split(","):
         low, dash, high = part.partition("-")
@@ -214,7 +216,7 @@ class JobKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuccessRule:
-    """The job has succeeded when the replica ``index`` of ``type`` (None: every replica of it) has."""
+    """The job has succeeded when the replica ``index`` of ``type`` (None: every replica of the type) has succeeded."""
 
     type: str
     index: int | None = None
@@ -222,10 +224,10 @@ class SuccessRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionByCounts:
-    """Volcano's way to end a job: once all pods have finished, the gang's minimum must have succeeded."""
+    """Volcano's rule for the end of a job: when all pods have finished, the gang's minimum must have succeeded."""
 
     min_success: int | None = None
-    """The number of successes that complete the job at once, and decide instead of the minimum."""
+    """The number of successes that completes the job at once, and that replaces the gang's minimum."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,15 +242,15 @@ class Dependency:
 class ReplicaSpec:
     """One group of equal replicas.
 
-    ``name`` is the document's own key (``Worker``, ``PS``, a Volcano task name), ``type`` the form used in names and
-    labels. ``min_replicas``: the size to which an elastic job may shrink (== replicas: it is not elastic).
-    ``max_replicas``: the size to which it may grow (None: ``replicas``). ``min_available``: the replicas that are part
-    of the gang's minimum (Volcano's tasks; None: not given). ``template`` is the pod template (v1: with the port that
-    its defaulter adds). ``container`` is the container that trains: it gets TF_CONFIG, and its exit code counts.
+    ``name`` is the key in the document (``Worker``, ``PS``, a Volcano task name), ``type`` the form used in names and
+    labels. ``min_replicas``: the size to which an elastic job may shrink (equal to ``replicas``: the job is not
+    elastic). ``max_replicas``: the size to which it may grow (None: ``replicas``). ``min_available``: the replicas that
+    are part of the gang's minimum (Volcano's tasks; None: not given). ``template`` is the pod template (v1: with the
+    port that the defaulter adds). ``container`` is the training container: it gets TF_CONFIG, and its exit code counts.
     ``last_exit_counts``: its end before a restart by the kubelet also counts (v1alpha1). ``container_restarts``: the
-    number of restarts by the kubelet, over all replicas, that is the event TaskFailed (Volcano; None: never).
-    ``server_image``: the image of the standard gRPC server, which the pod runs instead of a program of the user ("": it
-    runs the program). ``batches``: the batches of all replicas together (0: each template has its own).
+    number of restarts by the kubelet, over all replicas, that causes the event TaskFailed (Volcano; None: never).
+    ``server_image``: the image of the standard gRPC server, which the pod runs instead of the user's program ("": it
+    runs the program). ``batches``: the total number of batches of all replicas (0: each template has its own).
     """
 
     name: str
@@ -287,7 +289,7 @@ class ReplicaSpec:
 
 
 class TFConfigStyle(StrEnum):
-    """How TF_CONFIG is made; NONE if the job sets its own."""
+    """The style of TF_CONFIG; NONE if the job sets its own TF_CONFIG."""
 
     V1ALPHA1 = auto()
     V1 = auto()
@@ -297,10 +299,10 @@ class TFConfigStyle(StrEnum):
 
 
 class ServiceStyle(StrEnum):
-    """The services that give replicas their names: one each, one (headless) for the job, or none."""
+    """The Services of the replicas' host names: one for each replica, one headless Service for the job, or none."""
 
     PER_REPLICA = auto()
-    PER_JOB = "per-job"  # as the annotation has it
+    PER_JOB = "per-job"  # the value of the annotation
     NONE = auto()
 
 
@@ -316,8 +318,9 @@ class SSHPlugin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plugins:
-    """The supported job plugins of Volcano: index variables, host files, the publications of the svc plugin,
-    and the keys for SSH between pods (None: no SSH).
+    """The supported job plugins of Volcano: env (index variables), svc (Services and host files) and ssh.
+
+    ``publish_not_ready``, ``network_policy`` and ``hosts_env`` are options of svc. ``ssh``: None: no SSH between pods.
     """
 
     env: bool = False
@@ -335,19 +338,20 @@ class Plugins:
 
 
 DEFAULT_SCHEDULE_TIMEOUT: Final = 300.0
-"""Seconds that an admitted gang may be without all its nodes, if the job does not say."""
+"""Seconds that pods of an admitted gang may lack nodes, if the job does not set a timeout."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheduling:
     """The settings for admission: the gang's minimum, its queue and priority, and its timeouts.
 
-    ``min_available``: the number of pods that must be admitted before any starts (``minimum_met``); a minimum is not a
-    size. ``timeout``: seconds (None or 0: the default, see ``DEFAULT_SCHEDULE_TIMEOUT``); ``recovery_timeout`` too (see
-    ``gang_rules``). ``patience``: seconds after which capacity is reserved for it (None: those of the policy);
-    ``preemptable``: whether others may preempt it; ``topology``: the node label whose value should be equal on its
-    nodes, unless an annotation names another ("": none). ``gang``: the gang scheduler (None: the controller's default).
-    ``admission_timeout``: seconds after which its fallbacks are tried, too (None: only after a disruption).
+    ``min_available``: the number of pods that must be admitted before any pod starts (``minimum_met``); it is not the
+    size of the gang. ``timeout``: seconds (None or 0: the default, see ``DEFAULT_SCHEDULE_TIMEOUT``).
+    ``recovery_timeout``: seconds (see ``gang_rules``). ``patience``: seconds after which capacity is reserved for the
+    gang (None: the policy's default). ``preemptable``: whether others may preempt the gang. ``topology``: the node
+    label whose value should be equal on its nodes, unless an annotation names another label ("": none). ``gang``: the
+    gang scheduler (None: the controller's default). ``admission_timeout``: seconds after which admission also tries the
+    fallbacks (None: only after a disruption).
     """
 
     min_available: int
@@ -365,9 +369,9 @@ class Scheduling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """Pause before the n-th restart of a replica: none at first, then ``base`` doubling up to ``cap`` seconds.
+    """The pause before a restart of a replica: none before the first, then ``base`` seconds, doubling up to ``cap``.
 
-    After ``healthy`` seconds of running, the count starts again (the rule and the figures of the kubelet).
+    After ``healthy`` seconds of running, the count starts again. The rule and the defaults are those of the kubelet.
     """
 
     base: float = 10.0
@@ -383,13 +387,13 @@ class Backoff:
 class RunPolicy:
     """Limits and housekeeping of a run.
 
-    ``max_restarts`` limits restarts after failures (None: no limit), including those by the kubelet inside a pod if
+    ``max_restarts`` limits restarts after failures (None: no limit), including restarts by the kubelet inside a pod if
     ``container_restarts_count`` is set. ``failures_count_together``: simultaneous failures count as one restart,
-    independent of the number of restarted replicas or tasks (Volcano). ``max_disruptions``: see ``core.disruptions``
-    (None: the default). ``active_deadline``, ``startup_timeout`` (from admission until it runs) and ``ttl`` are
-    seconds. ``resume_keeps_succeeded``: replicas that have succeeded stay so when a suspended job is resumed; otherwise
-    all run again, because the others need their peers. ``on_eviction``, ``on_preemption``: the reactions to evicted
-    pods, and to a preemption of the gang.
+    independent of the number of restarted replicas or tasks (Volcano). ``max_disruptions``: see ``core.model.pods``
+    (None: the default). ``active_deadline``, ``startup_timeout`` (from admission until the job runs) and ``ttl`` are
+    seconds. ``resume_keeps_succeeded``: replicas that have succeeded do not run again when a suspended job is resumed;
+    otherwise all replicas run again, because the others need their peers. ``on_eviction``, ``on_preemption``: the
+    reactions to evicted pods, and to a preemption of the gang.
     """
 
     clean_pods: CleanPodPolicy = CleanPodPolicy.NONE
@@ -409,11 +413,11 @@ class RunPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A job as decided on: identity, replica specs in document order, and policies.
+    """A job in the form that all decisions use: identity, replica specs in document order, and policies.
 
     ``running_types``: the job is running when a replica of one of these types runs (empty: when ``min_available`` pods
-    run). ``runtime_id``: the part of v1alpha1 names that differs between runs. ``spec_defaults``: missing fields of the
-    stored spec, which the original's controller writes. ``cluster_domain``: the end of addresses of a v1 TFJob
+    run). ``runtime_id``: the part of v1alpha1 names that differs between runs. ``spec_defaults``: fields that the
+    stored spec lacks and that the original controller fills in. ``cluster_domain``: the end of addresses of a v1 TFJob
     (``cluster.local``; "": none). ``disruption_budget``: its pods have a PodDisruptionBudget. ``fallbacks``: the same
     job with fewer replicas, in another queue or on other nodes, in the order in which admission tries them
     (``assignment.current_job``).
@@ -443,7 +447,7 @@ class Job:
     fallbacks: tuple[Job, ...] = ()
 
     def spec(self, type_: str) -> ReplicaSpec | None:
-        """The replica spec of a type, None if the job has none."""
+        """The replica spec of a type; None if the job does not have the type."""
         return next((spec for spec in self.replica_specs if spec.type == type_), None)
 
     @property
@@ -453,23 +457,23 @@ class Job:
 
     @property
     def schedule_timeout(self) -> float:
-        """Seconds that pods of the admitted gang may lack a node, until it has been complete."""
+        """Seconds that pods of the admitted gang may lack a node, until all its pods have had nodes."""
         timeout = self.scheduling.timeout or DEFAULT_SCHEDULE_TIMEOUT
         limit = self.scheduling.admission_timeout if self.fallbacks else None
         return timeout if limit is None else min(timeout, limit)
 
     @property
     def training_specs(self) -> tuple[ReplicaSpec, ...]:
-        """The replica specs whose end is the job's: all except parameter servers, which run until stopped."""
+        """The replica specs that decide when the job ends: all except parameter servers, which run until stopped."""
         return tuple(spec for spec in self.replica_specs if spec.role is not Role.PS) or self.replica_specs
 
 
-# Kueue's ``OrderedReplicaTypes`` of a TFJob; the specs of v1 are a mapping, which has no order.
+# Kueue's ``OrderedReplicaTypes`` of a TFJob, because the replica specs of v1 are a mapping without an order.
 _PRIORITY_ORDER: Final = (Role.CHIEF, Role.MASTER, Role.PS, Role.WORKER, Role.EVALUATOR, Role.OTHER)
 
 
 def priority_class(job: Job) -> str:
-    """The PriorityClass of the job, or of its first pod template with one; "" for none."""
+    """The PriorityClass of the job, or of the first pod template that names a class; "" for none."""
     specs = job.replica_specs
     if job.dialect is Dialect.TFJOB_V1:
         specs = tuple(sorted(specs, key=lambda spec: _PRIORITY_ORDER.index(spec.role)))
@@ -478,7 +482,7 @@ def priority_class(job: Job) -> str:
 
 
 def compact_job(job: Job) -> Job:
-    """The same job with packed templates and one object for equal policies, because thousands are kept."""
+    """The same job with packed templates and shared equal policies, because thousands of jobs are kept in memory."""
     specs = (replace(spec, template=PackedJson(spec.template), rules=shared(spec.rules)) for spec in job.replica_specs)
     return replace(
         job,

@@ -31,27 +31,27 @@ _SHOWN: Final = 3
 
 
 def is_dns_label(text: str) -> bool:
-    """Whether it is a DNS-1123 label, as names of jobs, pods and namespaces must be."""
+    """Whether a text is a DNS-1123 label, as names of jobs, pods and namespaces must be."""
     return len(text) <= LONGEST_VALUE and DNS_LABEL.fullmatch(text) is not None
 
 
 def is_label_key(text: str) -> bool:
-    """Whether it is a qualified name: of a label or an annotation, with or without a DNS subdomain before it."""
+    """Whether a text is a qualified name of a label or annotation, with or without a DNS subdomain as its prefix."""
     return len(text) <= LONGEST_KEY and text.find("/") <= LONGEST_PREFIX and _is_key(text)
 
 
-@lru_cache(4096)  # pods have the same keys; the length is checked before, so it stays small
+@lru_cache(4096)  # pods have the same keys; callers limit the length, so the cache stays small
 def _is_key(text: str) -> bool:
     return _KEY.fullmatch(text) is not None
 
 
 def is_label_value(text: str) -> bool:
-    """Whether it is a valid value of a label."""
+    """Whether a text is a valid value of a label."""
     return not text or _VALUE.fullmatch(text) is not None
 
 
 def hosts_prefix(task: str) -> str:
-    """The prefix of the variables with the hosts of a task and their number, as Volcano's svc plugin names them."""
+    """The prefix of the variables for the hosts of a task and their number, as in Volcano's svc plugin."""
     return f"VC_{task.upper().replace('-', '_')}"
 
 
@@ -60,7 +60,7 @@ PACKAGE_HINT: Final = 'write a name with its versions, without spaces: "tensorfl
 
 
 def is_package(text: str) -> bool:
-    """Whether it is the name of a Python package, with or without extras and versions."""
+    """Whether a text is the name of a Python package, with or without extras and versions."""
     return _PACKAGE.fullmatch(text) is not None
 
 
@@ -72,7 +72,7 @@ class Requirement(NamedTuple):
     values: frozenset[str]
 
     def holds(self, labels: Mapping[str, str]) -> bool:
-        """Whether labels fulfil it; a missing label satisfies NotIn."""
+        """Whether labels satisfy the rule; a missing label satisfies NotIn."""
         match self.operator:
             case "In":
                 return labels.get(self.key) in self.values
@@ -83,7 +83,7 @@ class Requirement(NamedTuple):
         return self.key not in labels
 
     def __str__(self) -> str:
-        """As kubectl writes it."""
+        """The rule as kubectl writes it."""
         match self.operator:
             case "Exists":
                 return self.key
@@ -95,7 +95,7 @@ class Requirement(NamedTuple):
 
 
 Requirements = tuple[Requirement, ...]
-"""All rules of a selector; labels match if every one of them holds."""
+"""All rules of a selector; labels match if they satisfy every rule."""
 
 
 def requirements(selector: object) -> Requirements:
@@ -132,9 +132,9 @@ REPLICA_INDEX: Final = "tf-dist.dev/replica-index"
 ATTEMPT: Final = "tf-dist.dev/attempt"
 """Label of every pod and service of a job: on pods, the attempt of the job, the task and the replica (``2.0.1``)."""
 EMULATED: Final = "tf-dist.dev/emulated"
-"""Label of a node: the node is the machine of an embedded cluster. Each of its pods counts as on a host of its own."""
+"""Label of a node: the node is the machine of an embedded cluster. Each of its pods counts as a host of its own."""
 
-SYSTEM_NAMESPACE: Final = "tf-dist-system"  # where the Lease of the cluster's controller is
+SYSTEM_NAMESPACE: Final = "tf-dist-system"  # the namespace of the Lease of the cluster's controller
 
 ANNOTATION_PREFIX: Final = "tf-dist.dev/"
 SUSPEND: Final = "tf-dist.dev/suspend"
@@ -206,7 +206,7 @@ _ALPHABET: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 def short_hash(*parts: object, length: int = 5) -> str:
-    """A few characters [0-9a-z] that depend on every part. The originals draw random ones; here, names are derived."""
+    """A few characters [0-9a-z] that depend on every part. The original operators use random characters instead."""
     number = int.from_bytes(hashlib.sha256("\0".join(map(str, parts)).encode()).digest()[:16])
     characters = []
     for _ in range(length):
@@ -216,14 +216,14 @@ def short_hash(*parts: object, length: int = 5) -> str:
 
 
 def replica_name(job: Job, replica: ReplicaId) -> str:
-    """The name of a replica without the attempt: that of its service and, except in v1alpha1, of its pod."""
+    """The name of a replica without the attempt: the name of its Service and, except in v1alpha1, of its pod."""
     if job.dialect is Dialect.TFJOB_V1ALPHA1:
         return f"{job.key.name[:KEPT_NAME]}-{replica.type}-{job.runtime_id}-{replica.index}"
     return f"{job.key.name}-{replica.type}-{replica.index}"
 
 
 def pod_name(job: Job, replica: ReplicaId, attempt: str) -> str:
-    """The name of a replica's pod. v1alpha1 pods end in five characters, which here depend on the attempt."""
+    """The name of a replica's pod. Names of v1alpha1 pods end in five characters that depend on the attempt."""
     name = replica_name(job, replica)
     if job.dialect is Dialect.TFJOB_V1ALPHA1:
         return f"{name}-{short_hash(job.uid, replica, attempt)}"
@@ -240,10 +240,11 @@ def replica_host(job: Job, replica: ReplicaId) -> str:
 
 
 def pod_host(job: Job, replica: ReplicaId) -> tuple[str, str]:
-    """Host name and subdomain of a pod behind the job's one service: its template's, else the replica's and the job's.
+    """Host name and subdomain of a pod behind the job's single Service.
 
-    This is the rule of Volcano's svc plugin; its tensorflow plugin writes the same into TF_CONFIG (``MakeDomainName``).
-    If each replica has its own service, as with the Kubeflow operators, the service is its address, for any template.
+    The pod template's values have precedence over the names of the replica and the job. This is the rule of Volcano's
+    svc plugin; Volcano's tensorflow plugin writes the same names into TF_CONFIG (``MakeDomainName``). If each replica
+    has its own Service, as with the Kubeflow operators, the Service is its address, for any template.
     """
     spec = job.spec(replica.type)
     template = spec.pod_spec if spec else {}
@@ -266,7 +267,7 @@ def job_labels(job: Job) -> dict[str, str]:
 
 
 def owner_reference(job: Job) -> dict[str, Any]:
-    """The owner reference, with which all objects of a job are deleted with it."""
+    """The owner reference of a job's objects, with which they are deleted together with the job."""
     return {
         "apiVersion": job.dialect.value,
         "kind": job.dialect.kind,
@@ -295,8 +296,8 @@ def owned_by_key(namespace: str, uid: str) -> str:
 def owner_key(stored: Document) -> str:
     """The ``owned_by_key`` of the job that owns this object, "" for none.
 
-    The label alone proves nothing, because any user may write it in any namespace. The job must also be the object's
-    controller. Then the object is in the job's namespace, or the garbage collector removes it.
+    The label alone does not prove ownership, because any user may write it in any namespace. The job must also be the
+    object's controller. Then the object is in the job's namespace, or the garbage collector removes it.
     """
     metadata = stored["metadata"]
     uid = (metadata.get("labels") or {}).get(JOB_UID)
@@ -306,8 +307,9 @@ def owner_key(stored: Document) -> str:
 
 
 def orphan_key(stored: Document) -> str:
-    """A key for remaining objects of a job that have no controller, as ``--cascade=orphan`` leaves them; "" for others.
-    It differs from ``owned_by_key``, because the label may name an existing job.
+    """A key for remaining objects of a job without a controller, as ``--cascade=orphan`` leaves them; "" for others.
+
+    The key differs from ``owned_by_key``, because the label may name an existing job.
     """
     metadata = stored["metadata"]
     uid = (metadata.get("labels") or {}).get(JOB_UID)
@@ -316,7 +318,7 @@ def orphan_key(stored: Document) -> str:
 
 
 def replica_labels(job: Job, spec: ReplicaSpec, index: int) -> dict[str, str]:
-    """All labels of a replica except the attempt: tf-dist's and its dialect's."""
+    """All labels of a replica except the attempt: tf-dist's labels and its dialect's labels."""
     own = {**job_labels(job), REPLICA_TYPE: spec.type, REPLICA_INDEX: str(index)}
     match job.dialect:
         case Dialect.TFJOB_V1:
@@ -347,7 +349,7 @@ def replica_labels(job: Job, spec: ReplicaSpec, index: int) -> dict[str, str]:
 
 
 TRAINING_OPERATOR: Final = "kubeflow.org/training-operator"
-"""The ``managedBy`` of the controller whose jobs tf-dist runs."""
+"""The value of ``managedBy`` in the jobs that tf-dist runs."""
 SYSTEM_CLASSES: Final = "system-"
 """The prefix of priority classes that Kubernetes reserves for components of the cluster."""
 

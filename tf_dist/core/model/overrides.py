@@ -1,11 +1,10 @@
 """``--set PATH=VALUE``: overrides of a document before it is parsed; scalars are YAML with the types of JSON.
 
-Scalars are read as kubectl reads them, which follows YAML 1.1 further than PyYAML does: ``y`` is true, and ``1_000``
-and ``09`` are numbers. Dates and ``12:30`` stay text, and a value that JSON cannot express (``!!set``, ``!Ref``) is an
-error.
+Scalars are read as in kubectl, which follows YAML 1.1 more closely than PyYAML: ``y`` is true, and ``1_000`` and ``09``
+are numbers. Dates and ``12:30`` stay text, and a value that JSON cannot express (``!!set``, ``!Ref``) is an error.
 
-The dialect checks the result afterwards. This module refuses only paths that cannot be followed: into a scalar, to a
-missing index, or to a key that looks like a misspelling of an existing one.
+The dialect checks the result afterwards. This module rejects only paths that cannot be followed: into a scalar, to a
+missing index, or to a key that looks like a misspelling of an existing key.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class Loader(_Base):  # type: ignore[misc]
-    """The types of JSON and no others."""
+    """A YAML loader that supports only the types of JSON."""
 
 
 class _NumberPattern:
-    """The form of a number without ``_``."""
+    """A pattern of numbers that ignores ``_``."""
 
     def __init__(self, pattern: str) -> None:
         self._pattern = re.compile(pattern)
@@ -85,7 +84,7 @@ _EXAMPLES: Final = {
     "--set-string": "metadata.labels.team=42",
 }
 _ALIKE: Final = 0.8
-_MOST_ADDED: Final = 2  # `initContainers` is not a slip of `containers`
+_MOST_ADDED: Final = 2  # `initContainers` is not a misspelling of `containers`
 _MOST_SHOWN: Final = 60
 _BREAKS: Final = "\u2028\u2029"
 _WAYS: Final = "--set-json PATH=JSON takes lists and mappings, --set-string PATH=TEXT any text without parsing"
@@ -104,10 +103,10 @@ class Override:
 def parse_overrides(
     scalars: Iterable[str] = (), *, json: Iterable[str] = (), strings: Iterable[str] = ()
 ) -> tuple[Override, ...]:
-    """Overrides from ``PATH=VALUE`` texts; InvalidJob with all invalid ones.
+    """Overrides from ``PATH=VALUE`` texts. Raises InvalidJob with all invalid texts.
 
     ``scalars``: a YAML scalar such as a number, a word, ``true`` or ``null``, never a list or a mapping. ``json``: any
-    JSON. ``strings``: text without parsing.
+    JSON. ``strings``: text that is not parsed.
     """
     ways: tuple[tuple[str, Iterable[str], Callable[[str], Any]], ...] = (
         ("--set", scalars, _scalar),
@@ -134,11 +133,11 @@ def parse_overrides(
 
 
 class _Structure(ValueError):
-    """A value that would be more than one scalar."""
+    """A value that is not a single scalar."""
 
 
 def named_overrides(values: Mapping[Any, Any]) -> tuple[Override, ...]:
-    """Overrides from values by path, as in Python arguments; InvalidJob with every invalid path."""
+    """Overrides from values by path, as in Python arguments. Raises InvalidJob with all invalid paths."""
     found, problems = [], []
     for path, value in values.items():
         if not isinstance(path, str):
@@ -196,7 +195,7 @@ def shorten_text(text: str) -> str:
 
 
 def _split(text: str) -> tuple[str, str]:
-    """The parts around the first ``=`` outside quotes: a quoted key may contain ``=``. ValueError without one."""
+    """The parts around the first ``=`` outside quotes (a quoted key may contain ``=``); ValueError without ``=``."""
     quote = ""
     for position, character in enumerate(text):
         if quote:
@@ -209,14 +208,14 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def refuse_unknown_keys(overrides: Iterable[Override], warnings: Iterable[Problem]) -> None:
-    """InvalidJob if an override sets an unknown key. In a document that is a warning; here it is a mistake."""
+    """Raise InvalidJob if an override sets an unknown key. In a document, an unknown key is only a warning."""
     places = tuple(format_field_path(one.path) for one in overrides)
     if wrong := [one for one in warnings if one.message == "unknown key" and one.path.startswith(places)]:
         raise InvalidJob(wrong)
 
 
 def apply_overrides(document: Any, overrides: Iterable[Override]) -> Any:
-    """A copy of ``document`` with every override in place; unchanged parts are shared. InvalidJob with all problems."""
+    """A copy of ``document`` with all overrides; unchanged parts are shared. Raises InvalidJob with all problems."""
     problems: list[Problem] = []
     for one in overrides:
         try:

@@ -1,8 +1,8 @@
 """Pods and nodes reduced to what decisions need, and disruptions of pods.
 
 Disruptions do not count against ``backoffLimit`` or ``maxRetry``. They are counted by cause, and have their own limit
-(annotation ``tf-dist.dev/max-disruptions``), in case another controller deletes every new pod. Reasons are those of the
-pod condition ``DisruptionTarget``, and of pods that a kubelet has ended.
+(annotation ``tf-dist.dev/max-disruptions``), in case another controller deletes every new pod. Their reasons are the
+reasons of the pod condition ``DisruptionTarget``, and of pods that a kubelet has ended.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from tf_dist.core.model.wording import join_names
 POD_DELETED: Final = "Deleted"
 NODE_LOST: Final = "NodeLost"
 DEADLINE_EXCEEDED: Final = "DeadlineExceeded"
-# A controller sets the condition with a reason of its own.
+# A controller set the condition with a reason that is not in ``CONDITION_REASONS``.
 OTHER_DISRUPTION: Final = "DisruptionTarget"
 REQUIRED_AFFINITY: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 
-# Where a job does not say how many it takes: a drain may take every pod of it, and long jobs see many drains.
+# The default limit of disruptions: a drain may evict every pod of a job, and a long job may go through many drains.
 _PER_REPLICA: Final = 10
 _AT_LEAST: Final = 100
 
@@ -62,7 +62,7 @@ class Disruption:
         where = f" with node {self.node}" if self.reason == NODE_LOST else f" from node {self.node}"
         where = where if self.node else ""
         known = _TEXTS.get(self.reason)
-        # Any other reason is the words of a kubelet, or of who else writes statuses of pods.
+        # Any other reason comes from a kubelet or another component that writes statuses of pods.
         text = known.format(node=where) if known else f"was evicted{where} ({self.reason})"
         said = " ".join(self.message.split())
         return f"{text} ({said})" if said else text
@@ -81,7 +81,7 @@ def disruption_counts(disruptions: Mapping[str, int]) -> str:
 
 
 class PodPhase(StrEnum):
-    """The phase of a pod as Kubernetes has it."""
+    """The phase of a pod in Kubernetes."""
 
     PENDING = "Pending"
     RUNNING = "Running"
@@ -94,8 +94,8 @@ _PHASES: Final = {phase.value: phase for phase in PodPhase}
 
 FINISHED: Final = frozenset({PodPhase.SUCCEEDED, PodPhase.FAILED})
 
-# Reasons with which a kubelet or a controller ends a pod that did nothing wrong; those of a kubelet that has found out
-# that the pod should not have come to its node (OutOfcpu and its like besides).
+# Reasons with which a kubelet or a controller ends a pod that has not failed by itself, and with which a kubelet
+# rejects a pod that does not belong on its node. Reasons such as OutOfcpu are also evictions (``_OUT_OF``).
 EVICTION_REASONS: Final = frozenset(
     {
         "Evicted",
@@ -110,17 +110,17 @@ EVICTION_REASONS: Final = frozenset(
     }
 )
 _OUT_OF: Final = "OutOf"
-# A kubelet calls that an eviction as well; no condition says that the pod was disrupted.
+# Messages of evictions for exceeding the pod's own limits. No condition reports these as disruptions.
 _OWN_LIMIT: Final = re.compile(
     r"Pod ephemeral local storage usage exceeds|Container \S+ exceeded its local ephemeral|Usage of EmptyDir volume "
 )
 _SIGNALLED: Final = frozenset({None, 137, 143, -9, -15})
-# Seconds by which the clocks of a kubelet and of the API server may differ.
+# Seconds by which the clocks of a kubelet and the API server may differ.
 _SKEW: Final = 5.0
-# Reasons of a runtime for a container that ended without having run: its command does not exist, or a mount is wrong.
+# Reasons of a container runtime for a container that ended before it ran: its command is missing, or a mount is wrong.
 START_FAILURES: Final = frozenset({"StartError", "ContainerCannotRun"})
-# A runtime's words (containerd, CRI-O, Docker) for an image without a program, where the container names none either.
-# Kubelets have no reason for it of its own.
+# Part of the container runtime's error (containerd, CRI-O, Docker) if neither the container nor its image has a
+# command. The kubelet has no separate reason for this error.
 _NO_COMMAND: Final = "no command specified"
 
 
@@ -128,8 +128,8 @@ _NO_COMMAND: Final = "no command specified"
 class Exit:
     """How a container ended: its code (signals as 128+n; None: not known), and the reason and message.
 
-    ``beside``: another container and its end, if that is why the pod failed. ``container``: the container in words, if
-    it is not the one that trains (``init container fetch``).
+    ``beside``: another container and its end, if the pod failed because of that container. ``container``: the container
+    in words, if it is not the training container (``init container fetch``).
     """
 
     code: int | None
@@ -152,7 +152,7 @@ class Exit:
 
     @property
     def out_of_memory(self) -> bool:
-        """Whether the kernel killed it because it ran out of memory."""
+        """Whether the kernel killed the container because it ran out of memory."""
         return self.reason == "OOMKilled"
 
 
@@ -168,16 +168,16 @@ class StoredPod(dict[str, Any]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodView:
-    """One pod of a job, reduced to what decisions need. ``attempt`` is its label with the attempt that created it.
-    ``scheduler_name``:
+    """One pod of a job, reduced to what decisions need.
 
-    of a pod that no scheduler has processed yet; otherwise "". ``evicted``: it has failed by an eviction;
-    ``past_deadline``: by its ``activeDeadlineSeconds``. ``disruption``: the present or coming disruption, if the pod
-    has not failed by itself. ``stops_at``: the end of the grace period of a deleted pod. ``pulling``: its container
-    lacks only its image, and no pull has failed. ``pinned``: the node that a pod without a node requires by name ("":
-    none). ``kept_by``: the finalizers that keep a deleted pod that has ended ("": none). ``sidecar_runs``: its
-    container has ended, and another one runs. ``running_since``: the start of its running container; None: it does not
-    run. ``container``: the requested container name.
+    ``attempt``: its label with the attempt that created it. ``scheduler_name``: the scheduler of a pod that no
+    scheduler has processed yet; otherwise "". ``evicted``: the pod was evicted. ``past_deadline``: it has failed by its
+    ``activeDeadlineSeconds``. ``disruption``: the current or imminent disruption, if the pod has not failed by itself.
+    ``stops_at``: the end of the grace period of a deleted pod. ``pulling``: its container lacks only its image, and no
+    pull has failed. ``pinned``: the node that a pod without a node requires by name ("": none). ``kept_by``: the
+    finalizers that keep a deleted pod, if the pod has ended or has no node ("": none). ``sidecar_runs``: its container
+    has ended, and another container runs. ``running_since``: the start of its running container (None: it does not
+    run). ``container``: the requested container name.
     """
 
     name: str
@@ -224,15 +224,15 @@ class PodView:
 
     @property
     def ends(self) -> int:
-        """How often its container has ended, by its status."""
+        """How many times its container has ended, according to its status."""
         ended_now = self.exit is not None or (self.waiting is not None and self.last_exit is not None)
         return self.restarts + ended_now
 
     def training_end(self, spec: ReplicaSpec) -> Exit | None:
         """The end of the training container, in any phase of the pod; None if the pod's phase decides.
 
-        As in the v1alpha1 operator (``replicaStatusFromPodList``), its end before a restart by the kubelet has
-        precedence, and other containers may still run.
+        As in the v1alpha1 operator (``replicaStatusFromPodList``), the container's end before a restart by the kubelet
+        has precedence, and other containers may still run.
         """
         ends = (exit_ for exit_ in (self.last_exit, self.exit) if exit_ is not None and not exit_.container)
         return next(ends, None) if spec.last_exit_counts else None
@@ -250,7 +250,7 @@ class PodView:
 
 @dataclass(frozen=True, slots=True)
 class UnreadyNode:
-    """A node that is not ready since a time (epoch seconds; None: unknown), or that is ``gone``."""
+    """A node that has not been ready since a time (epoch seconds; None: unknown), or that is ``gone``."""
 
     since: float | None = None
     gone: bool = False
@@ -266,7 +266,10 @@ def unready_node(node: Mapping[str, Any] | None) -> UnreadyNode | None:
 
 
 def pod_view(pod: Mapping[str, Any], container: str = "") -> PodView | None:
-    """The view of a raw pod; None if its labels name no replica. ``container``: whose exit counts ("": the first)."""
+    """The view of a raw pod; None if its labels name no replica.
+
+    ``container``: the name of the training container ("": the first container).
+    """
     known: PodView | None = getattr(pod, "viewed_as", None)
     if known is not None and known.container == container:
         return known
@@ -291,12 +294,12 @@ class _Container(NamedTuple):
     is_init: bool
     restarts: int
     state: Mapping[str, Mapping[str, Any]]
-    """Its state under one of ``running``, ``waiting`` and ``terminated``."""
+    """Its state, under the key ``running``, ``waiting`` or ``terminated``."""
     last_state: Mapping[str, Mapping[str, Any]]
 
     @property
     def waiting(self) -> tuple[str, str] | None:
-        """The reason and the message of its wait; None if it does not wait."""
+        """The reason and message of a waiting container; None if the container does not wait."""
         waiting = self.state.get("waiting")
         return (waiting.get("reason") or "", waiting.get("message") or "") if waiting else None
 
@@ -376,14 +379,14 @@ def _view(pod: Mapping[str, Any], container: str) -> PodView | None:
         kept_by=", ".join(filter(None, map(text, list_items(metadata.get("finalizers")))))
         if deleting and (phase in FINISHED or not node)
         else "",
-        # A kubelet reports that all containers have ended before it reports that the pod has.
+        # A kubelet reports that all containers have ended before it reports that the pod has ended.
         sidecar_runs=exit_ is not None and phase is PodPhase.RUNNING and any("running" in one.state for one in own),
         container=container,
     )
 
 
 def required_node(spec: Mapping[str, Any]) -> str:
-    """The node to which a pod of this spec is pinned by name, as by ``podbuilder``; "": it is not pinned."""
+    """The node to which a pod with this spec is pinned by name, as ``podbuilder`` does; "": it is not pinned."""
     if "affinity" not in spec:
         return ""
     nodes = mapping(mapping(spec["affinity"]).get("nodeAffinity"))
@@ -403,13 +406,13 @@ def _named_node(term: Mapping[str, Any]) -> str:
 def _disruption(
     status: Mapping[str, Any], conditions: Mapping[Any, Mapping[str, Any]], *, deleting: bool, node: str
 ) -> Disruption | None:
-    """The present or coming disruption of the pod, independent of the end of its containers."""
+    """The current or imminent disruption of the pod, independent of the end of its containers."""
     reason, message = status.get("reason") or "", status.get("message") or ""
     if _node_lost(status):
         return Disruption(NODE_LOST, message, node)
     if _is(conditions, OTHER_DISRUPTION, "True"):
         named = str(conditions[OTHER_DISRUPTION].get("reason"))
-        # The words of the API server say less than the reason does.
+        # The API server's message contains less than the reason.
         said = "" if named == "EvictionByEvictionAPI" else message or conditions[OTHER_DISRUPTION].get("message") or ""
         return Disruption(named if named in CONDITION_REASONS else OTHER_DISRUPTION, said, node)
     if _ended_by_node(status):
@@ -427,11 +430,10 @@ def _ended_by_node(status: Mapping[str, Any]) -> bool:
 
 
 def _own_end(exit_: Exit, conditions: Mapping[Any, Mapping[str, Any]], behind: float, *, deleting: bool) -> bool:
-    """Whether the program ended by itself, although the pod was disrupted: before that, or because it ran out
-    of memory.
+    """Whether the program ended before the disruption of its pod, or because it ran out of memory.
 
-    ``behind``: seconds by which the kubelet's clock is behind the API server's. A pod that starts before it is created
-    shows them.
+    ``behind``: seconds by which the kubelet's clock is behind the API server's clock, measured if the pod started
+    before it was created.
     """
     if exit_.out_of_memory:
         return not deleting
@@ -442,7 +444,7 @@ def _own_end(exit_: Exit, conditions: Mapping[Any, Mapping[str, Any]], behind: f
 
 
 def _running_since(container: _Container, started: float | None) -> float | None:
-    """The start of the running container; of its first run the pod's start, because informers keep no other time."""
+    """The start of the running container; for its first run the pod's start, because informers keep no other time."""
     if "running" not in container.state:
         return None
     again = parse_time(container.state["running"].get("startedAt")) if container.last_state else None
@@ -463,16 +465,16 @@ def _exit(state: Mapping[str, Mapping[str, Any]]) -> Exit | None:
 
 
 def _pod_exit(said: Mapping[str, str], every: Iterable[_Container]) -> Exit:
-    """The end of a failed pod whose training container has not ended: that of the failed container, if any.
+    """The end of a failed pod whose training container has not ended.
 
-    If no container has ended (an eviction, a lost node), the pod's own reason is used.
+    The pod's own reason (of an eviction or a lost node) has precedence over the end of another failed container.
     """
     own = Exit(code=None, reason=said.get("reason", ""), message=said.get("message", ""))
     return own if own.reason else _other_exit(every) or own
 
 
 def _first_failure(every: Iterable[_Container], *, last: bool = False) -> tuple[_Container, Exit] | None:
-    """The first failed container: a sidecar, if the training container has not failed. ``last``: by its last state."""
+    """The first failed container, and its end. ``last``: by the containers' last states."""
     ends = ((one, _exit(one.last_state if last else one.state)) for one in every)
     return next(((one, end) for one, end in ends if end is not None and end.code != 0), None)
 
@@ -491,7 +493,7 @@ def _is(conditions: Mapping[Any, Mapping[str, Any]], type_: str, status: str) ->
 
 
 def _pulling(trains: _Container, every: Iterable[_Container], conditions: Mapping[Any, Mapping[str, Any]]) -> bool:
-    """Whether only an image is missing: volumes and network are ready, init containers have ended.
+    """Whether only an image is missing: volumes and network are ready, and init containers have ended.
 
     The runtime ends a pull without progress with an error (containerd: ``image_pull_progress_timeout``, 5 minutes).
     """
@@ -501,7 +503,7 @@ def _pulling(trains: _Container, every: Iterable[_Container], conditions: Mappin
 
 
 def _what_waits(trains: _Container, every: Iterable[_Container]) -> tuple[str, str] | None:
-    """The reason why the container waits, or why the container before it waits."""
+    """The reason and message of the waiting container; of another container, if that container cannot run."""
     waiting = [(one.name, said) for one in every if (said := one.waiting) is not None]
     for name, (reason, message) in waiting:
         if reason == Reason.CREATE_CONTAINER_ERROR and _NO_COMMAND in message.lower():
@@ -514,10 +516,10 @@ def _what_waits(trains: _Container, every: Iterable[_Container]) -> tuple[str, s
 
 
 def _node_silent(spec: Mapping[str, Any], conditions: Mapping[Any, Mapping[str, Any]]) -> bool:
-    """Whether its node has stopped reporting, by the pod's conditions.
+    """Whether the pod's node has stopped reporting, according to the pod's conditions.
 
-    The node lifecycle controller then changes only Ready, and ContainersReady stays as the kubelet wrote it. Only a
-    readiness gate could have the same effect.
+    In that case, the node lifecycle controller changes only Ready, and ContainersReady stays as the kubelet wrote it.
+    Only a readiness gate could have the same effect.
     """
     silent = _is(conditions, "Ready", "False") and _is(conditions, "ContainersReady", "True")
     return silent and not spec.get("readinessGates")
@@ -527,13 +529,13 @@ _SIGNAL_BASE: Final = 128
 
 
 def signal_name(code: int | None) -> str:
-    """The signal of an exit code of 128+n (or -n), "" for none."""
+    """The signal of an exit code of 128+n (or -n); "" for none."""
     number = 0 if code is None else code - _SIGNAL_BASE if code > _SIGNAL_BASE else -code
     return signal.Signals(number).name if number in {*signal.Signals} else ""
 
 
 def exit_text(exit_: Exit | None) -> str:
-    """``exited with code 137 (SIGKILL)``. A container other than the training one is named."""
+    """``exited with code 137 (SIGKILL)``, with the name of the container unless it is the training container."""
     if exit_ is not None and exit_.container:
         return f"has failed: its {exit_.container} {exit_text(replace(exit_, container=''))}"
     if exit_ is not None and exit_.beside is not None:
@@ -556,14 +558,14 @@ def exit_text(exit_: Exit | None) -> str:
 
 
 def held_text(pods: Sequence[PodView]) -> str:
-    """``ps-0 waits: CrashLoopBackOff``; of several pods, the reason of the first, with all pods that have the same."""
+    """``ps-0 waits: CrashLoopBackOff``: the reason of the first pod, with all pods that have the same reason."""
     reason = pods[0].held_by
     alike = [pod.replica for pod in pods if pod.held_by == reason]
     what = _what_holds(pods[0])
     return f"{join_names(alike)} {'waits' if len(alike) == 1 else 'wait'}: {reason}" + (f" ({what})" if what else "")
 
 
-# Their messages name an object and stay the same for as long as the container waits.
+# The messages of these reasons name an object and do not change while the container waits.
 _NAMING: Final = frozenset(one for one in HOLDING_REASONS if one.row.permanent) - {Reason.CREATE_CONTAINER_ERROR}
 _IMAGE: Final = re.compile(r'\bimage \\?"(?:docker\.io/(?:library/)?)?([^"\\]+?)(?::latest)?\\?"')
 _LONGEST_DETAIL: Final = 300
@@ -572,7 +574,7 @@ _LONGEST_DETAIL: Final = 300
 def _what_holds(pod: PodView) -> str:
     """The Secret, key or image that a pod lacks, if its kubelet names it.
 
-    For an image only the name, because the kubelet's messages alternate, and each would change the status.
+    For an image, only the name, because the kubelet's messages alternate and each change would change the status.
     """
     message = pod.waiting[1] if pod.waiting else ""
     if pod.held_by in _NAMING:

@@ -1,8 +1,7 @@
 """Kubernetes quantities: ``500m`` CPUs, ``64Gi`` bytes, ``4`` GPUs.
 
-The grammar is the API's own (resource.Quantity): a signed decimal number and one suffix. Nothing else is accepted, not
-even other forms that Python's Decimal reads (``NaN``, ``1_000``, Arabic digits), because the API server would refuse
-it.
+The grammar is that of the API (resource.Quantity): a signed decimal number and one suffix. Other forms that Python's
+Decimal reads (``NaN``, ``1_000``, Arabic digits) are not accepted, because the API server rejects them.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _SUFFIX: Final[Mapping[str, Decimal]] = {
     **{f"{suffix}i": Decimal(1024) ** power for power, suffix in enumerate("KMGTPE", start=1)},
 }
 
-# No quantity is larger: the API's own are 64-bit numbers, and it takes what is more for as much.
+# The largest quantity: the API's quantities are 64-bit numbers, and the API caps larger values.
 MAX_QUANTITY: Final = Decimal(2**63)
 _LONGEST: Final = 64
 _DIGITS: Final = 40
@@ -42,7 +41,7 @@ def parse_quantity(text: object) -> Decimal:
     return _parse(written)
 
 
-@lru_cache(4096)  # pods ask for few different amounts
+@lru_cache(4096)  # pods request few distinct amounts
 def _parse(written: str) -> Decimal:
     match = _GRAMMAR.fullmatch(written)
     if match is None:
@@ -56,7 +55,7 @@ def _parse(written: str) -> Decimal:
 
 
 def format_quantity(value: Decimal, resource: str = "") -> str:
-    """A short text of a value for display, ``500m`` CPUs, ``23.5Gi`` of memory. It may be rounded: do not parse it."""
+    """A short text for display, such as ``500m`` CPUs or ``23.5Gi`` of memory. It may be rounded: do not parse it."""
     with localcontext(prec=_DIGITS):
         if resource in ("memory", "ephemeral-storage") or resource.startswith("hugepages-"):
             for power, suffix in reversed(list(enumerate(("Ki", "Mi", "Gi", "Ti"), start=1))):

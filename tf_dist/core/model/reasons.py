@@ -1,7 +1,7 @@
 """The registry of reasons of jobs, containers and Events, with their consequences.
 
 A reason is a member of ``Reason`` and has one row. Statuses, conditions, Events, diagnoses, outcomes and the reference
-(``docs/reference/reasons.md``) read the row; no other module maps reasons to anything of its own.
+(``docs/reference/reasons.md``) read the row. No other module maps reasons to other values.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class OutcomeKind(StrEnum):
 
     SUCCEEDED = "succeeded"  # its success policy is met
     FAILED = "failed"  # a replica failed, or a policy ended the job after a failure
-    EVICTED = "evicted"  # its pods were disrupted, and a policy or the bound of disruptions ended it
+    EVICTED = "evicted"  # its pods were disrupted, and a policy or the limit of disruptions ended it
     PREEMPTED = "preempted"  # a job of higher priority preempted it, and a policy ended it
     DEADLINE_EXCEEDED = "deadline_exceeded"  # it exceeded its own deadline, or the limit of the task, step or command
     BACKOFF_LIMIT_EXCEEDED = "backoff_limit_exceeded"  # no restart was left
@@ -100,7 +100,7 @@ class Row:
     word: str
     """The reason as written. A contract: reasons may be added, and are never renamed."""
     level: Level = Level.INFO
-    """How severe it is; the Event of anything above INFO is a Warning."""
+    """The severity. Reasons above INFO have an Event of type Warning."""
     category: Category | None = None
     """The category of its diagnosis."""
     meaning: str = ""
@@ -114,9 +114,9 @@ class Row:
     is_event: bool = True
     """Whether an Event is recorded when a job gets this reason."""
     cuts_pods_short: bool = False
-    """Whether running pods stop when a job ends for it, although ``cleanPodPolicy: None`` would keep them."""
+    """Whether running pods stop when a job ends for this reason, although ``cleanPodPolicy: None`` would keep them."""
     charged: bool = True
-    """Whether a restart for it counts against the restart budget."""
+    """Whether a restart for this reason counts against the restart budget."""
     unreachable: bool = False
     """Whether the gang can start only after a change of the job or of the nodes, independent of the load."""
     permanent: bool = False
@@ -150,7 +150,7 @@ class Reason(StrEnum):
 
     # fmt: off
 
-    # Why a job waits for its admission.
+    # Why a job waits for admission.
     WAITING_FOR_CAPACITY = _waits("WaitingForCapacity", _INFO, Category.ADMISSION,
         meaning="the cluster has no free capacity for the whole gang at present",
         advice="it starts when capacity for the whole gang is free")
@@ -233,7 +233,7 @@ class Reason(StrEnum):
         advice=f"if the node is down for sure: kubectl delete node NODE, or kubectl taint nodes NODE {OUT_OF_SERVICE}."
         " If the pod has a finalizer, its owner must remove it. The job starts elsewhere when the pod is deleted")
 
-    # On its way.
+    # The state of a job that has not ended.
     JOB_CREATED = _state("JobCreated", is_event=False, meaning="the job was accepted; nothing is decided yet")
     ADMITTED = _state("Admitted", meaning="the gang is admitted; its pods are created")
     PODS_PENDING = _state("PodsPending", is_event=False, meaning="its pods are created and do not run yet")
@@ -258,7 +258,7 @@ class Reason(StrEnum):
         meaning="several reconciles in a row failed; the message is the error",
         advice="remove the cause; tf-dist tries again at least every 30 s")
 
-    # What keeps a container from running: Kubernetes' words.
+    # Why a container cannot run, in the words of Kubernetes.
     CRASH_LOOP_BACK_OFF = _container("CrashLoopBackOff", _WARNING, Category.FAILURE,
         meaning="a container ends again and again, and the kubelet pauses before it starts it again",
         advice="read the log of the previous attempt: tf-dist logs JOB --previous")
@@ -328,7 +328,7 @@ class Reason(StrEnum):
         meaning="its restart policy restarts replicas that have succeeded, until no restart is left",
         advice="nothing failed; use restartPolicy OnFailure or Never")
 
-    # Of Events only.
+    # Reasons of Events only.
     TFJOB_SUSPENDED = _event("TFJobSuspended", meaning="a TFJob ``v1`` is suspended")
     TFJOB_RESUMED = _event("TFJobResumed", meaning="a TFJob ``v1`` is resumed")
     TFJOB_RESTARTING = _event("TFJobRestarting", _WARNING, meaning="replicas of a TFJob ``v1`` failed and start again")
@@ -372,13 +372,13 @@ def reason_row(word: str) -> Row:
     return _ROWS.get(word) or Row(Group.STATE, word)
 
 
-# The kubelet alternates between the two, every few minutes at last.
+# The kubelet alternates between both reasons, eventually every few minutes.
 _SAME_REASON: Final = {"ErrImagePull": Reason.IMAGE_PULL_BACK_OFF}
 HOLDING_REASONS: Final = frozenset(reason for reason in Reason if reason.row.group is Group.CONTAINER)
 
 
 def stable_reason(reason: str) -> str:
-    """The reason of a waiting container, which is equal for states between which a kubelet alternates."""
+    """The reason of a waiting container. States between which a kubelet alternates have the same reason."""
     return _SAME_REASON.get(reason, reason)
 
 

@@ -1,7 +1,8 @@
 """The status of a job: everything that cannot be derived from observation.
 
-It is written before any action that depends on it, so the next controller can continue after a crash at any point. The
-phases are Volcano's ten, a superset of those of the TFJob dialects. A table has the allowed changes.
+The status is written before any action that depends on it, so the next controller can continue after a crash at any
+point. The phases are the ten phases of Volcano, a superset of the phases of the TFJob dialects. A table lists the
+allowed transitions.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ ALLOWED_TRANSITIONS: Final[Mapping[Phase, frozenset[Phase]]] = {
     Phase.PENDING: LIVE | _ENDS,
     Phase.RUNNING: LIVE | _ENDS,
     Phase.RESTARTING: LIVE | _ENDS,
-    Phase.ABORTING: frozenset({Phase.ABORTED, Phase.PENDING}),  # pods are stopping; a resume may come meanwhile
+    Phase.ABORTING: frozenset({Phase.ABORTED, Phase.PENDING}),  # while pods stop, a user may resume the job
     Phase.ABORTED: frozenset({Phase.PENDING}),
     Phase.COMPLETING: frozenset({Phase.COMPLETED}),
     Phase.TERMINATING: frozenset({Phase.TERMINATED}),
@@ -57,8 +58,8 @@ STOPPED: Final = frozenset({Phase.ABORTING, Phase.ABORTED})
 class Attempts:
     """The current attempts of the job, of each task and of each replica.
 
-    A pod is current if its attempt label is exactly ``label(replica)``; every other pod of the job is stale. To
-    restart, one of the attempts is raised. After that is written, old pods are deleted and new ones created.
+    A pod is current if its attempt label is exactly ``label(replica)``; every other pod of the job is stale. A restart
+    raises one of the attempts. After the status is written, old pods are deleted and new pods are created.
     """
 
     job: int = 1
@@ -88,7 +89,7 @@ FIRST_ATTEMPTS: Final = Attempts()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """Numbers of pods of one replica type, by state."""
+    """The numbers of pods of a replica type, by state."""
 
     pending: int = 0
     """Pods that wait for a node, an image or a container."""
@@ -121,7 +122,7 @@ class RestartBackoff:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """The admission of a gang, as admission wrote it. Times are epoch seconds."""
+    """The admission of a gang. Times are epoch seconds."""
 
     at: float
     """When the gang was admitted."""
@@ -130,11 +131,11 @@ class Admission:
     sizes: Mapping[str, int] = field(default_factory=dict)
     """Replicas by type. Empty: as many as the job requests."""
     resized: float | None = None
-    """When the sizes changed last."""
+    """When the sizes last changed."""
     complete: float | None = None
     """The time since which every pod has had a node. None: never."""
     incomplete: float | None = None
-    """The time since which a pod lacks its node. None: no pod does."""
+    """The time since which a pod lacks its node. None: every pod has its node."""
     by: str = ""
     """The gang scheduler that admitted the gang and decides about it. Empty: tf-dist itself."""
     started: Mapping[str, int] = field(default_factory=dict)
@@ -151,19 +152,19 @@ class Failure:
     """The last failure of a job."""
 
     event: str
-    """The kind of failure, as policies name it (``PodFailed``, ``PodEvicted``)."""
+    """The kind of failure, by its name in policies (``PodFailed``, ``PodEvicted``)."""
     replica: str = ""
-    """The replica that failed (``worker-1``). Empty: the failure is the job's."""
+    """The replica that failed (``worker-1``). Empty: the whole job failed."""
     code: int | None = None
     """The exit code of its container, if the container exited."""
     reason: str = ""
-    """The reason that Kubernetes gives for it (``OOMKilled``)."""
+    """The reason in Kubernetes (``OOMKilled``)."""
     message: str = ""
-    """The failure in a sentence."""
+    """The failure as a sentence."""
     at: float | None = None
-    """When it happened (epoch seconds)."""
+    """When the failure happened (epoch seconds)."""
     node: str = ""
-    """The node from which the pod was taken away."""
+    """The node of the disrupted pod."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,13 +172,13 @@ class AcceptedSpec:
     """The last spec that was accepted."""
 
     generation: int
-    """The job's ``metadata.generation`` when it was accepted."""
+    """The job's ``metadata.generation`` when the spec was accepted."""
     digest: str
     """A digest that identifies the spec, because annotations that are part of it do not change the generation."""
     runtime_id: str = ""
-    """v1alpha1: the ``RuntimeId`` in the names of its pods, in case a replacement of the job lacks it."""
+    """v1alpha1: the ``RuntimeId`` in the names of the job's pods, in case a replacement of the job lacks it."""
     document: Document = field(default_factory=dict, repr=False)
-    """The spec with its annotations and labels while the current spec is refused, if it is known and not too large."""
+    """While the current spec is refused: this spec with its annotations and labels, if known and not too large."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,16 +190,16 @@ class RefusedSpec:
     digest: str
     """A digest that identifies the spec."""
     message: str = field(default="", compare=False)
-    """Why it is not accepted; controllers of two releases may word that differently."""
+    """Why the spec is not accepted; the wording may differ between releases of the controller."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     """The status of a job. Times are epoch seconds.
 
-    First the memory: what the next pass decides by. A difference in it is written before anything else is done. Then
-    what is only shown, or is observed again in the pods: a difference is written within seconds
-    (``core.reconciler.reconcile``). ``core.model.status_codec`` stores them.
+    The first part is the memory, on which the next pass bases its decisions. A difference in the memory is written
+    before any other action. The other fields are only shown, or are observed again in the pods. A difference in them is
+    written within seconds (``core.reconciler.reconcile``). ``core.model.status_codec`` stores the fields.
     """
 
     # -- memory --
@@ -214,51 +215,52 @@ class Status:
     start_time: float | None = None
     """When the first pod of this run started. None while the job waits for admission."""
     completion_time: float | None = None
-    """When the job ended, which is when its last pods were asked to stop."""
+    """When the job ended, which is when tf-dist began to stop its remaining pods."""
     attempts: Attempts = FIRST_ATTEMPTS
     """The current attempts; each restart raises one."""
     survivors: frozenset[ReplicaId] = frozenset()
-    """While the job restarts: replicas whose earlier pods continue. If simultaneous failures count together
-    (Volcano), failures of these pods are part of the current restart.
+    """While the job restarts: replicas with pods of an earlier attempt that continue. If simultaneous failures count
+    together (Volcano), failures of these pods are part of the current restart.
     """
     restarts: Mapping[str, int] = field(default_factory=dict)
     """Restarts spent, by cause."""
     disruptions: Mapping[str, int] = field(default_factory=dict)
     """Disruptions of pods, by reason (``core.model.pods``)."""
     retries: int = 0
-    """Restarts of the job or a part of it by a policy (Volcano's ``retryCount``). Simultaneous failures count
-    once. Disruptions count if a policy reacts to them.
+    """Restarts of the job or of a part of it by a policy (Volcano's ``retryCount``). Simultaneous failures count once.
+    Disruptions count if a policy reacts to them.
     """
     commands: tuple[str, ...] = ()
-    """Uids of the last executed Commands, so that none is executed twice (``core.reconciler.commands``)."""
+    """Uids of the last executed Commands, so that no Command is executed twice (``core.reconciler.commands``)."""
     policy_timeouts: Mapping[str, float] = field(default_factory=dict)
-    """The start times of events with a policy timeout, if no object has the time, by ``event_key``."""
+    """The start times of events with a policy timeout, by ``event_key``, if no object contains the time."""
     backoffs: Mapping[str, RestartBackoff] = field(default_factory=dict)
     """Back-offs before restarts, by replica, task or "" (the job)."""
     admission: Admission | None = None
-    """The admission of the gang; None while the job waits, and after its end."""
+    """The admission of the gang; None while the job waits, and after the job has ended."""
     last_sizes: Mapping[str, int] = field(default_factory=dict)
-    """Replicas by type in the last admission, after it has ended."""
+    """Replicas by type in the last admission, after that admission has ended."""
     fallback: int = 0
     """The fallback of the last admission (1, 2, …). 0: the document itself."""
     fallback_from: int = 0
     """The fallback that admission tries first, after a disruption. 0: the job's document."""
     requeues: int = 0
-    """How many consecutive times its pods found no nodes in time."""
+    """How many consecutive times its pods got no nodes in time."""
     not_before: float = 0.0
     """The job is not admitted before this time."""
     refused_nodes: Mapping[str, float] = field(default_factory=dict)
-    """Nodes that the scheduler refused to its pods, and the time until which admission excludes them."""
+    """Nodes that the scheduler rejected for its pods, and the time until which admission excludes them."""
     failure: Failure | None = None
     """The last failure."""
     gang: str = ""
-    """The gang scheduler of a job that names none, set when it was first seen. Empty: tf-dist itself."""
+    """The gang scheduler of a job that names no scheduler, set when a controller first saw the job. Empty: tf-dist
+    itself."""
     last_error: str = ""
-    """The error of several consecutive passes; the reconciler sets it. Empty: passes succeed."""
+    """The error of several consecutive passes. Empty: passes succeed."""
     accepted_spec: AcceptedSpec | None = None
     """The spec in force (``core.reconciler.accepted_spec``)."""
     refused_spec: RefusedSpec | None = None
-    """The current spec, if it differs from the one in force and is not accepted."""
+    """The current spec, if it differs from the spec in force and is not accepted."""
     unconfirmed: str = ""
     """Pods of earlier attempts that may still run, and prevent another admission."""
 
@@ -275,7 +277,7 @@ class Status:
     container_restarts: int = 0
     """Restarts by the kubelet in deleted pods."""
     usage: Usage = NO_USAGE
-    """The use of resources, and the lost part of it; updated in each pass (``core.reconciler.usage_accounting``)."""
+    """The usage of resources, and its lost part; updated in each pass (``core.reconciler.usage_accounting``)."""
 
     def with_phase(self, phase: Phase, now: float, reason: str, message: str) -> Self:
         """This status in another phase; ValueError if the table of transitions does not allow it."""
@@ -284,7 +286,7 @@ class Status:
         if phase not in ALLOWED_TRANSITIONS[self.phase]:
             raise ValueError(f"a job never goes from {self.phase} to {phase}")
         ends = phase in _ENDS and phase is not Phase.ABORTING
-        # A job that is over, or stopped by its user, has no admission any more.
+        # A job that has ended, or that its user has stopped, has no admission.
         gives_back = phase in TERMINAL or phase is Phase.ABORTED
         return replace(
             self,
@@ -301,7 +303,8 @@ class Status:
     def next_attempt(self, admission: Admission | None) -> Self:
         """This status with the next attempt of the whole job: every pod is stale, and back-offs are cleared.
 
-        Without ``admission`` the job waits again, and its time starts again. Replicas that have succeeded stay so.
+        Without ``admission``, the job waits again, and its ``start_time`` is cleared. Replicas that have succeeded do
+        not run again.
         """
         return replace(
             self,
@@ -315,19 +318,19 @@ class Status:
 
     def with_restart(self, cause: str) -> Self:
         """This status with one more restart of this cause."""
-        cause = str(cause)  # it becomes a key of the stored document
+        cause = str(cause)  # a key of the stored document
         return replace(self, restarts={**self.restarts, cause: self.restarts.get(cause, 0) + 1})
 
     @property
     def display_message(self) -> str:
-        """The message to show: the error that prevents progress, or the message of its state."""
+        """The message to show: the error that prevents progress, or the message of the job's state."""
         if self.stalled:
             return f"cannot continue: {self.last_error}"
         return self.refusal or self.message
 
     @property
     def display_reason(self) -> str:
-        """The reason of its state, as shown in a list of jobs."""
+        """The reason of the job's state, as shown in a list of jobs."""
         if self.stalled:
             return Reason.RECONCILE_FAILED.value
         return Reason.INVALID_SPEC.value if self.refusal else str(self.reason)
@@ -339,7 +342,7 @@ class Status:
 
     @property
     def refusal(self) -> str:
-        """Why its current spec is not accepted, with the consequences ("": it is accepted, or the job has ended)."""
+        """Why the current spec is not accepted, with the consequences ("": it is accepted, or the job has ended)."""
         if self.refused_spec is None or self.finished:
             return ""
         if self.never_accepted:
@@ -352,43 +355,43 @@ class Status:
 
     @property
     def never_accepted(self) -> bool:
-        """Whether none of its specs was ever accepted, so that it never ran."""
+        """Whether no spec of the job was ever accepted, so that the job never ran."""
         return self.refused_spec is not None and self.accepted_spec is None and self.created is None
 
     @property
     def admission_holds(self) -> bool:
-        """Whether the gang is admitted, and the cluster's scheduler has refused it no node since.
+        """Whether the gang is admitted, and its pods have not become unschedulable since.
 
-        A controller that sees no nodes admits by quota alone: the scheduler decides later whether capacity is free.
+        A controller that sees no nodes admits by quota alone. The scheduler decides later whether capacity is free.
         """
         return self.admission is not None and self.reason != Reason.UNSCHEDULABLE
 
     @property
     def placed_at(self) -> float | None:
-        """The start of its pending time: when its gang got its nodes, or its last restart."""
+        """The start of the job's pending time: when its gang got its nodes, or its last restart."""
         if self.phase is not Phase.PENDING or not self.admission_holds or self.admission is None:
             return None
         return max(self.admission.complete or self.admission.at, self.since or 0.0)
 
     @property
     def finished(self) -> bool:
-        """Whether the job has ended, finally."""
+        """Whether the job has ended."""
         return self.phase in TERMINAL
 
     @property
     def charged_restarts(self) -> int:
-        """Restarts that count against the job's budget, except those by the kubelet."""
+        """Restarts that count against the job's budget, without restarts by the kubelet."""
         return sum(count for cause, count in self.restarts.items() if reason_row(cause).charged)
 
     @property
     def total_disruptions(self) -> int:
-        """The number of disruptions."""
+        """The total number of disruptions."""
         return sum(self.disruptions.values())
 
     @property
     def total_restarts(self) -> int:
         """Restarts so far, including those of containers in their pods. Disruptions are counted separately."""
-        # From the end of a job on ``container_restarts`` counts those of its last pods, too.
+        # After a job has ended, ``container_restarts`` also contains the restarts in its last pods.
         living = sum(counts.restarts for counts in self.counts.values()) if self.phase in LIVE else 0
         return sum(self.restarts.values()) + self.container_restarts + living
 
@@ -404,7 +407,7 @@ def display_phase(status: Status) -> str:
     return status.phase.value
 
 
-# The reason of a pod's condition where the cluster's scheduler preempted it.
+# The reason in the condition of a pod that the cluster's scheduler preempted.
 SCHEDULER_PREEMPTION: Final = "PreemptionByScheduler"
 _SIGTERM: Final = 143
 
@@ -424,20 +427,20 @@ def outcome_kind(status: Status) -> OutcomeKind | None:
     waits = status.reason == Reason.START_TIMEOUT or (kind is OutcomeKind.FAILED and held.permanent)
     if held.category is Category.IMAGE and waits:
         return OutcomeKind.IMAGE_PULL_FAILED
-    # A program ends so when it is asked to stop, and tf-dist did not ask: its pod was about to go.
+    # The program ended after a SIGTERM that tf-dist did not cause: its pod was about to be removed.
     if kind is OutcomeKind.FAILED and failure.code == _SIGTERM:
         return OutcomeKind.EVICTED
     return kind
 
 
 def outcome_reason(status: Status) -> str:
-    """The reason of the end; of an unusable image the container's, which a client may see before the end."""
+    """The reason of the end. For an unusable image, the container's reason, which a client may see before the end."""
     if outcome_kind(status) is OutcomeKind.IMAGE_PULL_FAILED and status.failure is not None and status.failure.reason:
         return stable_reason(status.failure.reason)
     return status.display_reason
 
 
-# What the last failure of a job says belongs to its end only where it ended for that.
+# The outcomes of jobs that ended because of their last failure.
 _ENDED_FOR_FAILURE: Final = DISRUPTED | {
     OutcomeKind.FAILED,
     OutcomeKind.BACKOFF_LIMIT_EXCEEDED,
@@ -452,20 +455,22 @@ def ending_failure(status: Status) -> Failure | None:
 
 
 def disruptions(status: Status) -> int:
-    """The number of disruptions, including the one that ended the job."""
+    """The number of disruptions, including a disruption that ended the job."""
     ended = status.reason != Reason.PREEMPTED and outcome_kind(status) in DISRUPTED
     return status.total_disruptions + ended
 
 
 def preemptions(status: Status) -> int:
-    """The number of preemptions of the job or of one of its pods, including the one that ended the job."""
+    """The number of preemptions of the job or of its pods, including a preemption that ended the job."""
     before = status.restarts.get(Reason.PREEMPTED, 0) + status.disruptions.get(SCHEDULER_PREEMPTION, 0)
     return before + (outcome_kind(status) is OutcomeKind.PREEMPTED)
 
 
 class StoredDocument(PackedJson):
-    """A stored job: its metadata, and the packed rest. Its status, and whether another controller manages it,
-    are parsed once for all readers of the object: a controller, and in Airflow the waiting tasks.
+    """A stored job: its metadata, and the other fields in packed form.
+
+    The status, and whether another controller manages the job, are parsed once for all readers of the object: a
+    controller, or the waiting tasks in Airflow.
     """
 
     __slots__ = ("_metadata", "managed_elsewhere", "read_as")
@@ -473,7 +478,7 @@ class StoredDocument(PackedJson):
     managed_elsewhere: bool
 
     def __init__(self, stored: Mapping[str, Any]) -> None:
-        self._metadata = stored["metadata"]  # which tells objects and their versions apart: it is read all the time
+        self._metadata = stored["metadata"]  # not packed: it identifies the object and its version, and is read often
         super().__init__({key: value for key, value in stored.items() if key != "metadata"})
 
     def __getitem__(self, key: str) -> Any:
@@ -487,4 +492,4 @@ class StoredDocument(PackedJson):
         return 1 + super().__len__()
 
     def __bool__(self) -> bool:
-        return True  # and nothing is decoded to say so
+        return True  # without decoding

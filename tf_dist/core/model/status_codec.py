@@ -1,16 +1,17 @@
 """Serialization of a job's status: ``status.tfDist``, its version, and where it is stored if a definition prunes it.
 
-The type of a field decides how it is stored (``_BY_TYPE``), under its name in camelCase. Reading a written status
-returns an equal one, so that an unchanged status is recognized and not written. Sets of replicas are stored as ranges
-(``worker: "0-2,5"``), which keeps the status of a gang of thousands small. A controller leaves jobs alone whose status
-has a newer format.
+The type of a field decides how the field is stored (``_BY_TYPE``), under its name in camelCase. Reading a written
+status returns an equal status, so an unchanged status is recognized and not written. Sets of replicas are stored as
+ranges (``worker: "0-2,5"``), which keeps the status of a gang of thousands small. A controller does not touch jobs
+whose status has a newer format.
 
-Every client that may write a status can store anything there, up to the size of an object: readers raise only
+Every client that may write a status can store anything in it, up to the maximum size of an object. Readers raise only
 ``InvalidStatus`` and ``NewerStatusFormat``, and reading is linear in the size of the input.
 
-Definitions that others installed keep only the fields of their own operators. There the memory is stored as JSON text
-in such a field: a condition of a TFJob, an entry of ``controlledResources`` of a Volcano Job. It is never stored in
-metadata, because it contains the admission, and users who may write a job may not write its status.
+Definitions of other operators keep only the fields of these operators. With such a definition, the memory is stored as
+JSON text in one of the fields: a condition of a TFJob, or an entry of ``controlledResources`` of a Volcano Job. The
+memory is never stored in metadata, because it contains the admission, and users who may write a job may not write its
+status.
 """
 
 from __future__ import annotations
@@ -56,12 +57,12 @@ _MAX_NUMBER: Final = 2**31 - 1
 _MAX_AMOUNT: Final = 1e15
 _MAX_GENERATION: Final = 2**63 - 1
 _MAX_SHOWN: Final = 120  # characters of a path or a value in a message
-_MAX_SHARED: Final = 1_000  # values that many jobs have in common, each in memory once
-_FEW: Final = 100  # replicas in a set that is such a value
+_MAX_SHARED: Final = 1_000  # cached values that many jobs share
+_FEW: Final = 100  # maximum number of replicas in a shared set
 
 
 class InvalidStatus(TFDistError):
-    """A stored status holds something that no release of tf-dist wrote."""
+    """A stored status contains a value that no release of tf-dist wrote."""
 
     def __init__(self, path: str, wanted: str) -> None:
         hint = "unless it was written by hand, this is a defect; the job is not changed until its status is corrected"
@@ -76,11 +77,11 @@ class Codec:
     """How a value is stored."""
 
     load: Callable[[Any, str], Any]
-    """Decode a stored value, which is not null, under a path; InvalidStatus. None: as if nothing was stored."""
+    """Decode a stored value, which is not null, at a path, or raise InvalidStatus. None: as if nothing was stored."""
     dump: Callable[[Any], Any]
     """Encode a value, which is not None."""
     absent: Any = None
-    """The stored form that is left out, and the value of a field without a default if nothing is stored."""
+    """The stored form that is omitted, and the value of a field without a default if nothing is stored."""
 
 
 def _load_mapping(raw: Any, path: str) -> Mapping[str, Any]:
@@ -125,13 +126,13 @@ _GENERATION: Final = _number(_MAX_GENERATION)
 _AMOUNT: Final = Codec(_load_amount, float, absent=0.0)
 _EXIT_CODE: Final = Codec(lambda raw, _: raw if type(raw) is int else None, int)
 _TIME: Final = Codec(lambda raw, _: parse_time(raw), format_micro_time)
-# The time of a field that is never None: 0.0 stands for no time.
+# A time in a field that is never None: 0.0 means no time.
 _MOMENT: Final = Codec(_TIME.load, lambda at: format_micro_time(at) if at else 0.0, absent=0.0)
 _PHASE: Final = Codec(_load_phase, str)
 
 
 def _mapping_of(codec: Codec) -> Codec:
-    """Values by name; null values are left out."""
+    """Values by name; null values are omitted."""
 
     def load(raw: Any, path: str) -> dict[str, Any]:
         found = ((key, value) for key, value in _load_mapping(raw, path).items() if value is not None)
@@ -167,7 +168,7 @@ def _record(make: type[Any], **codecs: Codec) -> Codec:
 
 
 def _by_type(hint: Any) -> Codec:
-    """How a value of a type is stored. A record that is never None is left out if it is empty."""
+    """How a value of a type is stored. A record that is never None is omitted if it is empty."""
     if hint in _BY_TYPE:
         return _BY_TYPE[hint]
     inner = get_args(hint)
@@ -234,7 +235,7 @@ _BY_TYPE: Final[Mapping[Any, Codec]] = {
     Mapping[str, float]: _TIMES,
     Document: _MAPPING,
 }
-"""How the types of fields are stored. Numbers with a fraction are times, unless a record says otherwise."""
+"""How the types of fields are stored. Numbers with a fraction are times, unless ``_record`` gets another codec."""
 
 _PODS: Final = Codec(
     _load_attempts_of_pods, lambda pods: {str(replica): count for replica, count in pods.items()}, absent={}
@@ -247,7 +248,7 @@ _ADMISSION: Final = _record(
 _SPENT: Final = replace(_record(Spent, held=_AMOUNT, trained=_AMOUNT, lost=_AMOUNT), absent={})
 _USAGE: Final = replace(_record(Usage, gpus_held=_AMOUNT, waited=_AMOUNT, replicas=_SPENT, gpus=_SPENT), absent={})
 
-# What many jobs have in common is in memory once.
+# Values that many jobs share are kept in memory once.
 _shared_replicas: Final = lru_cache(maxsize=_MAX_SHARED)(frozenset[ReplicaId])
 _shared_counts: Final = lru_cache(maxsize=_MAX_SHARED)(dict[str, Counts])
 
@@ -274,31 +275,31 @@ _STATUS: Final = _record(
 )
 
 SHOWN: Final = ("message", "counts", "observed_replicas", "succeeded", "container_restarts", "usage")
-"""The fields that do not decide: a difference in them is written within seconds.
+"""The fields on which no decision depends: a difference in them is written within seconds.
 
-Were ``succeeded`` written at once, a gang of 8 that ends together would cost 11 writes of its status instead of 5.
+If ``succeeded`` were written at once, a gang of 8 replicas that end together would cost 11 status writes instead of 5.
 """
 _BLANK: Final[Mapping[str, Any]] = dict.fromkeys(SHOWN)
 
 
 def memory(status: Status) -> Status:
-    """The part of a status that decides, to be compared: a difference is written at once."""
+    """The part of a status on which decisions depend, for comparison: a difference is written at once."""
     admission = status.admission
     if admission is not None:  # whether all pods have their nodes is observed again in the pods
         admission = replace(admission, complete=None, incomplete=None)
-    # The text of an error may differ at each try.
+    # The text of an error may differ after each try.
     return replace(status, admission=admission, last_error=str(bool(status.last_error)), **_BLANK)
 
 
 def dump_status(status: Status) -> dict[str, Any]:
-    """The stored form; empty fields are left out."""
+    """The stored form; empty fields are omitted."""
     return {"version": VERSION, **_STATUS.dump(status)}
 
 
 def load_status(stored: Document) -> Status:
-    """The memory in a job's raw status, whose version is known (see ``check_version``); InvalidStatus.
+    """The memory in a job's raw status, whose version is known (see ``check_version``). Raises InvalidStatus.
 
-    A job that another operator has finished has no memory, but is read as finished.
+    A job that ended under another operator has no memory, but is read as finished.
     """
     raw = stored.get(FIELD)
     if not isinstance(raw, Mapping):
@@ -331,7 +332,7 @@ def check_version(stored: Document) -> None:
 
 
 def read_status(job: Document) -> Status:
-    """The status of a stored job; NewerStatusFormat, InvalidStatus."""
+    """The status of a stored job. Raises NewerStatusFormat and InvalidStatus."""
     known: Status | None = getattr(job, "read_as", None)
     if known is not None:
         return known
@@ -368,14 +369,14 @@ MEMORY_RESOURCE: Final = "tf-dist.dev/memory"
 
 
 def stored_status(job: Document) -> Document:
-    """A job's raw status with ``tfDist``, from any place where its definition stores it."""
+    """A job's raw status with ``tfDist``, from whichever field its definition keeps."""
     return with_restored_memory(job.get("status"))
 
 
 def with_embedded_memory(status: Document, kind: str) -> Document:
     """The status with ``tfDist`` also in a field that another definition of ``kind`` keeps.
 
-    A condition comes first, so that no printer column takes it for the state of the job.
+    The condition comes first, because a printer column may show the last condition as the state of the job.
     """
     text = json.dumps(status[FIELD], separators=(",", ":"))
     if kind == "Job":
@@ -391,7 +392,7 @@ def has_embedded_memory(status: object) -> bool:
 
 
 def with_restored_memory(status: object) -> Document:
-    """A stored status with ``tfDist`` under its own key, from any place; without it if there is none. Never raises."""
+    """A stored status with ``tfDist``, if any field contains it, under its own key. Never raises."""
     raw = mapping(status)
     text = _text(raw)
     if text is None:
@@ -439,17 +440,18 @@ _RUNNING_ELSEWHERE: Final = frozenset({"Running", "Restarting"})
 
 
 def runs_under_other_controller(stored: Document) -> bool:
-    """Whether another operator ran the job (or restarted its pods) before tf-dist took it over, so that its
-    pods count as admitted. This is read from the status, which users of a job may not write.
+    """Whether another operator ran the job (or restarted its pods) before tf-dist, so that its pods count as admitted.
+
+    This is read from the status, which users of a job may not write.
     """
     return FIELD not in stored and not _RUNNING_ELSEWHERE.isdisjoint(_words_of_other_controller(stored))
 
 
 def _words_of_other_controller(stored: Document) -> list[str]:
-    """The state, the phase and the conditions that are true."""
+    """The state or phase of a raw status, and its true conditions."""
     state = stored.get("state")
     true = [c.get("type") for c in mappings(stored.get("conditions")) if c.get("status") == "True"]
-    # A v1alpha1 job is in the state Running from the moment it is set up.
+    # A v1alpha1 job has the state Running as soon as it is set up.
     begins = state == "Running" and stored.get("phase") != "Running"
     true.append(state.get("phase") if isinstance(state, Mapping) else None if begins else state)
     return [word for word in true if isinstance(word, str)]

@@ -6,14 +6,14 @@ import re
 from datetime import UTC, datetime
 from typing import Any, Final
 
-# The first and the last second that have a date: what lies beyond is shown as these.
+# The first and the last second that a date can represent. Times outside this range are limited to it.
 _FIRST: Final = -62_135_596_800.0
 _LAST: Final = 253_402_300_799.0
 _LONGEST_TIMESTAMP: Final = 64
 
 
 def parse_time(text: str | None) -> float | None:
-    """RFC 3339, with or without a fraction, to epoch seconds; None for nothing or for what is not a time.
+    """RFC 3339, with or without a fraction, to epoch seconds; None for other values.
 
     A time without a zone is read as UTC. Never raises.
     """
@@ -42,22 +42,22 @@ def format_dragon_time(seconds: float) -> str:
 
 
 def format_micro_time(seconds: float) -> str:
-    """The API's ``MicroTime``: exact enough to read back what was written."""
+    """The API's ``MicroTime``: reading the text returns the written time (see ``round_time``)."""
     return f"{utc_datetime(seconds).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
 
 
 def end_of_second(seconds: float | None) -> float | None:
-    """The latest time that a Kubernetes time can represent, which has whole seconds."""
+    """The latest time that a Kubernetes time, which has whole seconds, may stand for."""
     return seconds + 1 if seconds is not None and seconds == int(seconds) else seconds
 
 
 def round_time(seconds: float) -> float:
-    """The value that ``format_micro_time`` and back gives."""
+    """The time after a round trip through ``format_micro_time`` and ``parse_time``."""
     return round(seconds, 6)
 
 
 DURATION: Final = r"^([0-9]+|([0-9]+(\.[0-9]+)?(h|ms|m|s))+)$"
-"""The durations of our annotations and queues as a pattern, for their definitions: seconds, or ``1h30m``."""
+"""The pattern of durations in tf-dist's annotations and queues, for their definitions: seconds, or ``1h30m``."""
 MAX_DURATION_LENGTH: Final = 64
 
 _MAX_SECONDS: Final = 2.0**31 - 1
@@ -86,7 +86,7 @@ def seconds_of(given: Any) -> Any:
 
 
 def duration_text(given: object) -> str | None:
-    """A time of ``seconds_of`` in the form of annotations, which ``parse_duration`` reads; None if it is not a time."""
+    """A duration that ``seconds_of`` reads, in the form that ``parse_duration`` reads; None for other values."""
     if isinstance(given, str) and parse_duration(given) is not None:
         return given
     seconds = seconds_of(given)

@@ -1,4 +1,4 @@
-"""The use of a job, and the lost part of it: seconds of its replicas and GPUs, and its waiting time."""
+"""The resource usage of a job: seconds of replicas and GPUs, the lost part of them, and the waiting time."""
 
 from __future__ import annotations
 
@@ -31,18 +31,16 @@ class Spent:
 
     @property
     def goodput(self) -> float | None:
-        """The share of the held time in which the job trained and kept the result, from 0 to 1; None if
-        nothing was held.
-        """
+        """The share of the held time with training that was not lost, from 0 to 1; None if nothing was held."""
         return None if self.held <= 0 else round(max(0.0, min(1.0, (self.trained - self.lost) / self.held)), 4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """The use of a job. Times are epoch seconds."""
+    """The resource usage of a job. Times are epoch seconds."""
 
     since: float | None = None
-    """The time since which the job waits, or holds its resources. None: it is stopped or has ended, or is new."""
+    """The time since which the job waits, or holds its resources. None: the job is new, is stopped, or has ended."""
     replicas_held: int = 0
     """Replicas that have held their resources since then. 0: the job waits."""
     gpus_held: float = 0.0
@@ -54,10 +52,10 @@ class Usage:
     gpus: Spent = Spent()
     """Seconds of GPUs, until ``since``."""
     runs: Mapping[str, float] = field(default_factory=dict)
-    """By replica, the time until which runs of its container are counted, if the kubelet restarted it in its pod."""
+    """By replica, the time up to which runs of its container are counted, if the kubelet restarted the container."""
 
     def until(self, now: float) -> Self:
-        """The use including the time until ``now``, in which nothing changed."""
+        """The usage including the time until ``now``, in which nothing changed."""
         if self.since is None or now <= self.since:
             return self
         seconds = now - self.since
@@ -71,7 +69,7 @@ class Usage:
 
     @property
     def goodput(self) -> float | None:
-        """The goodput of the job's GPUs; of its replicas, if it holds no GPUs."""
+        """The goodput of the job's GPUs, or of its replicas if it has held no GPUs."""
         return self.replicas.goodput if self.gpus.goodput is None else self.gpus.goodput
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:
-    """``1 worker``, ``2 workers``; ``plural``: an irregular plural."""
+    """``1 worker``, ``2 workers``. ``plural``: an irregular plural."""
     return f"{count} {noun if count == 1 else plural or f'{noun}s'}"
 
 
@@ -30,6 +30,6 @@ MAX_LISTED: Final = 3
 
 
 def join_names(things: Sequence[object], total: int | None = None) -> str:
-    """The first few things by name, and the number of others; of ``total``, if only the first are known."""
+    """The first few things by name, and the number of others. ``total``: their number, if ``things`` is incomplete."""
     more = (len(things) if total is None else total) - MAX_LISTED
     return ", ".join(map(str, things[:MAX_LISTED])) + (f" and {more} more" if more > 0 else "")

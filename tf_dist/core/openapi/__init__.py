@@ -1,1 +1,1 @@
-"""The types of Kubernetes' own kinds, from its OpenAPI document."""
+"""The types of Kubernetes' built-in kinds, from its OpenAPI document."""

@@ -1,9 +1,9 @@
-"""The types of Kubernetes' own kinds, field by field, and what in a value is not of its type.
+"""The types of Kubernetes' built-in kinds, field by field, and the type mistakes in a value.
 
-``kubernetes_types.json`` is made from Kubernetes' OpenAPI document by ``tools/kubernetes_types.py``. A type is a scalar
+``tools/kubernetes_types.py`` generates ``kubernetes_types.json`` from Kubernetes' OpenAPI document. A type is a scalar
 (``string``, ``boolean``, ``int32``, ``int64``, ``number``, ``quantity``, ``intOrString``, ``time``, ``bytes``,
-``any``), the name of an object's type, or a list ``[]T`` or mapping ``{}T`` of another. ``!`` ends the type of a
-required field.
+``any``), the name of an object's type, or a list ``[]T`` or mapping ``{}T`` of another type. The type of a required
+field ends in ``!``.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ UNKNOWN: Final = "unknown"
 
 
 class TypeMistake(NamedTuple):
-    """A value that is not what the type of its parent says."""
+    """A value that does not match the type of its parent."""
 
     loc: FieldPath
-    wanted: str  # the type of the value; NOT_THERE: a required field is not there; UNKNOWN: the field has no type
+    wanted: str  # the required type; NOT_THERE: a required field is missing; UNKNOWN: the type has no such field
     value: Any
-    owner: str = ""  # the type of the object that has the field, "" for a part of a list or mapping
+    owner: str = ""  # the type of the object that has the field; "" for an item of a list or mapping
 
 
 class TypedObject(NamedTuple):
@@ -44,7 +44,7 @@ class TypedObject(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Type:
-    """A type with its parts resolved, because every pod that is created is checked against some thirty of them."""
+    """A type with its parts resolved, because every created pod is checked against about thirty types."""
 
     name: str
     is_valid: Callable[[Any], bool] | None = None  # of a scalar
@@ -57,7 +57,7 @@ class _Type:
 
 @functools.cache
 def _tables() -> dict[str, dict[str, Any]]:
-    # Read when it is needed first: most commands need it for one document, or for none.
+    # Read on first use, because most commands need the table for one document, or not at all.
     text = (resources.files(__package__) / "kubernetes_types.json").read_text(encoding="utf-8")
     tables: dict[str, dict[str, Any]] = json.loads(text)
     return tables
@@ -70,14 +70,14 @@ def _type(name: str) -> _Type:
     if (known := _resolved.get(name)) is None:
         made: dict[str, _Type] = {}
         known = _resolve(name, made)
-        _resolved.update(made)  # not before all are complete: other threads read them
+        _resolved.update(made)  # only after all are complete, because other threads read them
     return known
 
 
 def _resolve(name: str, made: dict[str, _Type]) -> _Type:
     if (known := _resolved.get(name) or made.get(name)) is not None:
         return known
-    one = made[name] = _Type(name)  # before its parts: a type may be a part of itself
+    one = made[name] = _Type(name)  # before its parts, because a type may be a part of itself
     if name in _SCALARS:
         one.is_valid, one.certain = _SCALARS[name], _CERTAIN.get(name, ())
     elif name.startswith("[]"):
@@ -92,7 +92,7 @@ def _resolve(name: str, made: dict[str, _Type]) -> _Type:
 
 
 def type_of_kind(api_version: str, kind: str) -> str:
-    """The type of a kind, ``v1`` and ``Pod``; "" for one that is not Kubernetes' own, or not in the table."""
+    """The type of a kind such as ``v1`` and ``Pod``; "" for kinds that are not built in, or not in the table."""
     return str(_tables()["kinds"].get(f"{api_version}/{kind}", ""))
 
 
@@ -105,9 +105,9 @@ def fields_of(type_: str) -> Mapping[str, str]:
 def type_mistakes(
     value: object, type_: str, loc: FieldPath = (), objects: list[TypedObject] | None = None
 ) -> list[TypeMistake]:
-    """Everything in a value that is not of its type. Nothing (null) is of every type, except in a list or mapping.
+    """All type mistakes in a value. Optional fields may be null; items of lists and mappings may not.
 
-    ``objects``: gets the objects in the value that have a type, itself included.
+    ``objects``: the function appends the typed objects in the value, including the value itself.
     """
     found: list[TypeMistake] = []
     _check(value, _type(type_), loc, "", found, objects)

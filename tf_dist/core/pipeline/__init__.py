@@ -1,1 +1,1 @@
-"""Decisions of one pipeline step: adoption of an earlier try, shutdown, inputs, the result of a wait."""
+"""Decisions of a pipeline step: adoption of an earlier try, shutdown, inputs, the result of a wait."""

@@ -1,4 +1,4 @@
-"""Adoption: what a retried pipeline step does with the jobs of its earlier tries, and which controller runs its job."""
+"""Adoption: what a retried pipeline step does with jobs of its earlier tries, and which controller runs its job."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from tf_dist.core.model.status import Status, outcome_kind
 class DriverChoice(StrEnum):
     """The controller that reconciles the job of a step, task or run."""
 
-    AUTO = "auto"  # the one that leads; where none does, the program that waits leads the namespace meanwhile
-    CONTROLLER = "controller"  # that of another process: the program only waits
+    AUTO = "auto"  # the leader; without a leader, the waiting program leads the namespace while it waits
+    CONTROLLER = "controller"  # a controller in another process: the program only waits
 
 
 class AdoptionAction(StrEnum):
-    """First action of a try."""
+    """The first action of a try."""
 
     CREATE = "create"
     ADOPT = "adopt"
-    REUSE_RESULT = "reuse-result"  # of a job that has ended
-    REPLACE = "replace"  # delete the job, and look again once it is gone
+    REUSE_RESULT = "reuse-result"  # use the result of a job that has ended
+    REPLACE = "replace"  # delete the job, and decide again after it is deleted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdoptionCandidate:
     """A job that an earlier try of the same task created.
 
-    ``marked_for_deletion``: it is being deleted, or was abandoned. ``done``: it has ended; ``succeeded``: successfully.
-    ``result_used``: a try has used its result already. ``created``: epoch seconds.
+    ``marked_for_deletion``: it is being deleted, or was abandoned. ``done``: it has ended. ``succeeded``: it has
+    succeeded. ``result_used``: a try has already used its result. ``created``: epoch seconds.
     """
 
     uid: str
@@ -44,7 +44,7 @@ class AdoptionCandidate:
 
 @dataclass(frozen=True, slots=True)
 class AdoptionDecision:
-    """Decision on adoption. ``uid``: the job to adopt or to use; ``surplus``: active jobs to delete."""
+    """A decision about adoption. ``uid``: the job to adopt or reuse. ``surplus``: active jobs to delete."""
 
     answer: AdoptionAction
     uid: str = ""
@@ -54,8 +54,8 @@ class AdoptionDecision:
 def decide_adoption(candidates: Sequence[AdoptionCandidate], *, durable: bool = True) -> AdoptionDecision:
     """Decide what to do with the jobs of earlier tries.
 
-    An active job is adopted, the newest of several. Otherwise an unused result is used. Otherwise a new job is created.
-    Without ``durable``, a try always creates a new job. Only one active job stays.
+    The newest active job is adopted. If no job is active, an unused result is reused. Otherwise, a new job is created.
+    Without ``durable``, a try always creates a new job. All other active jobs are surplus.
     """
     newest = sorted(candidates, key=lambda one: (one.created, one.uid), reverse=True)
     live = [one.uid for one in newest if not one.done and not one.marked_for_deletion]
@@ -72,8 +72,8 @@ def decide_adoption(candidates: Sequence[AdoptionCandidate], *, durable: bool = 
 def decide_existing_job(status: Status, *, reported: bool, reattach: bool = True) -> AdoptionAction:
     """Whether a retried step continues with the job of its last try.
 
-    ``reported``: that try has reported the end of the job, so a failed job is replaced. A success stays one even if it
-    was reported. Without ``reattach``, a running job is replaced, too.
+    ``reported``: the last try has reported the end of the job, so a failed job is replaced. A succeeded job is adopted
+    even if its end was reported. Without ``reattach``, every job that has not succeeded is replaced.
     """
     kind = outcome_kind(status)
     if not reattach and kind is not OutcomeKind.SUCCEEDED:

@@ -1,6 +1,6 @@
 """Inputs of a step: values from the user of a run, each with a declared type and a path in the document.
 
-A value is never read as YAML. It becomes one number, one word or one text, or it is refused.
+A value is never read as YAML. It becomes a number, a boolean or a text, or it is rejected.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PLACEHOLDER: Final = "{}"
 
 
 class InputType(StrEnum):
-    """Type of a value, in the words of JSON schema."""
+    """The type of a value, in the words of JSON Schema."""
 
     STRING = "string"
     INTEGER = "integer"
@@ -50,8 +50,8 @@ class JobInput:
     """An input of a step, and the path of its value.
 
     ``path``: a dotted path into the document. ``minimum``, ``maximum``: inclusive bounds of numbers. ``pattern``: a
-    regular expression for the whole text. ``enum``: the allowed values. ``text``: the text around the value, which
-    replaces ``{}``; "" for the value alone.
+    regular expression for the whole text. ``enum``: the allowed values. ``text``: a text in which the value replaces
+    ``{}``; "": the value alone.
     """
 
     name: str
@@ -142,7 +142,7 @@ _READERS: Final[Mapping[InputType, Callable[[str], str | float]]] = {
 
 
 def read_inputs(content: Any) -> tuple[JobInput, ...]:
-    """Read declarations: an object, or a list of them, as JSON has it. InvalidJob with all errors."""
+    """Read declarations from parsed JSON: an object, or a list of objects. Raises InvalidJob with all errors."""
     problems: list[Problem] = []
     found: list[JobInput] = []
     for one in content if isinstance(content, list) else [content]:
@@ -188,7 +188,7 @@ def _declared(content: Mapping[str, Any]) -> JobInput:
 
 
 def listed_values(content: Any, names: Collection[str]) -> dict[str, str]:
-    """The values of these names in a list of parameters as Argo writes it (``{{workflow.parameters.json}}``)."""
+    """The values of these names in a list of parameters in Argo's form (``{{workflow.parameters.json}}``)."""
     try:
         given = {one["name"]: one.get("value") for one in content or ()}
     except (TypeError, KeyError, AttributeError):
@@ -199,7 +199,7 @@ def listed_values(content: Any, names: Collection[str]) -> dict[str, str]:
 
 
 def input_overrides(inputs: Iterable[JobInput], values: Mapping[str, str]) -> tuple[Override, ...]:
-    """The overrides of the values; InvalidJob names each that is refused. A missing or empty one changes nothing."""
+    """The overrides of the values. Raises InvalidJob with all errors. A missing or empty value changes nothing."""
     inputs = tuple(inputs)
     found: list[Override] = []
     problems = [

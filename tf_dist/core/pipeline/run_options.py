@@ -1,9 +1,9 @@
-"""Options of one run of a job: one table for Python, the command line, Airflow and Argo.
+"""Options of a run of a job: one table for Python, the command line, Airflow and Argo.
 
-An option is a field of ``RunOptions`` with its row: what it may be, what it means, and what each face calls it. A face
-that has options of its own adds their fields in a subclass. Checks, readers, help texts, template fields and reference
-pages are made from the rows. None is an option that is not given. What a template, another task or the workflow fills
-in is judged by then.
+An option is a field of ``RunOptions`` with a row: its kind, its meaning, and its name in each interface. An interface
+with further options adds their fields in a subclass. Checks, readers, help texts, template fields and reference pages
+are generated from the rows. None means that an option is not given. A value that a template, another task or the
+workflow fills in is checked after it is known.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tf_dist.core.dialects import StepOverrides
 
 Later = Callable[[object], bool]
-"""Whether a value is only known later."""
+"""Whether a value is known only later."""
 
 NAME_HINT: Final = "up to 63 of a-z, 0-9 and '-', with a letter or digit at both ends"
 _DIGITS: Final = 18
@@ -38,16 +38,16 @@ _JOB_NAME: Final = re.compile(r"((tfjob|vcjob)/)?[a-z0-9]([-.a-z0-9]*[a-z0-9])?"
 
 
 def is_template(value: object) -> bool:
-    """Whether a pipeline is still to fill it in."""
+    """Whether a value is a template, which a pipeline fills in later."""
     return isinstance(value, str) and ("{{" in value or "{%" in value)
 
 
 def count_of(given: Any) -> Any:
-    """A number of replicas, also where a pipeline has it as text; what is none stays as it is."""
+    """A number of replicas, also from the text of a pipeline. Other values are returned unchanged."""
     return int(given) if isinstance(given, str) and _COUNT.fullmatch(given.strip()) else given
 
 
-# What each kind of argument may be. ``example``: one that is right.
+# The checks of each kind of argument. ``example``: a valid value.
 
 
 def _text(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
@@ -56,7 +56,7 @@ def _text(name: str, value: object, example: str, later: Later) -> Iterator[Prob
 
 
 def _line(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
-    """What goes into a command line or a document as it is."""
+    """Check text that becomes part of a command line or a document."""
     if not isinstance(value, str):
         yield from _text(name, value, example, later)
     elif len(value) > _LONGEST_LINE or not value.isprintable() or "{{" in value:
@@ -71,7 +71,7 @@ def _word(name: str, value: object, example: str, later: Later) -> Iterator[Prob
 
 
 def _name(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
-    """The name of a job or a namespace, "" where it is not said."""
+    """Check the name of a job or a namespace ("": not given)."""
     if not isinstance(value, str):
         yield from _text(name, value, example, later)
     elif value and not is_dns_label(value):
@@ -113,7 +113,7 @@ def _seconds(name: str, value: object, example: str, later: Later) -> Iterator[P
 
 
 def _interval(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
-    """Seconds between two requests; with 0 they would never pause."""
+    """Check seconds between two requests. With 0, the requests would never pause."""
     found = seconds_of(value)
     if isinstance(found, bool) or not isinstance(found, int | float) or not 0 < found < math.inf:
         yield Problem(name, f"{shown_value(value)} is not a time above 0", "write 90s, 10m or 1h30m")
@@ -125,7 +125,7 @@ def _switch(name: str, value: object, example: str, later: Later) -> Iterator[Pr
 
 
 def _fields(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
-    """A mapping whose values are their format's to judge; what stands in its place may hold secrets."""
+    """Check a mapping, whose values the format checks. Do not show other values, because they may be secrets."""
     if not isinstance(value, Mapping):
         yield Problem(name, f"must be a mapping, not {type(value).__name__}", f"write {example}")
         return
@@ -149,7 +149,7 @@ def _labels(name: str, value: object, example: str, later: Later) -> Iterator[Pr
 
 def _annotations(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
     yield from _texts(name, value, example, later)
-    yield from _key_problems(name, value, "an annotation", str.lower)  # as the API server judges them
+    yield from _key_problems(name, value, "an annotation", str.lower)  # as the API server checks them
 
 
 def _key_problems(name: str, value: object, holder: str, judged: Callable[[str], str] = str) -> Iterator[Problem]:
@@ -160,7 +160,7 @@ def _key_problems(name: str, value: object, holder: str, judged: Callable[[str],
 
 
 def _environment(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
-    """Variables, which may be secrets; a mapping instead of a text is a ``valueFrom``."""
+    """Check environment variables, which may be secrets. A mapping instead of a text is a ``valueFrom``."""
     yield from _entries(name, value, example, later, (str, Mapping), lambda one: type(one).__name__)
 
 
@@ -187,10 +187,10 @@ def _anything(name: str, value: object, example: str, later: Later) -> Iterator[
 
 
 class Kind(NamedTuple):
-    """What an option may be.
+    """The kind of an option.
 
-    ``of_text``: what a pipeline fills in can become it; a text never becomes a list, a mapping or a switch. ``read``
-    makes the program's value of a text or of data. ``empty``: what an empty text means.
+    ``of_text``: whether a text that a pipeline fills in can be a value. A text never becomes a list, a mapping or a
+    switch. ``read``: converts a text or data to the value for the program. ``empty``: the value of an empty text.
     """
 
     checks: Callable[[str, object, str, Later], Iterator[Problem]]
@@ -198,12 +198,12 @@ class Kind(NamedTuple):
     read: Callable[[Any], Any] = lambda value: value
     empty: Any = ""
     structured: bool = False
-    """Whether it is a list or a mapping; where all is text it is JSON."""
+    """Whether values are lists or mappings. If an interface has only texts, such a value is JSON."""
 
     def problems(self, name: str, value: object, later: Later | None = None, example: str = "") -> Iterator[Problem]:
-        """What is wrong with the value of an argument, and what would be right (``example``). None is not given.
+        """The problems of the value of an argument. ``example``: a valid value. None means that it is not given.
 
-        ``later``: what is only known later; None: texts and numbers of which a template is filled in.
+        ``later``: which values are known only later (None: templates, for kinds that a text can become).
         """
         if value is not None and not (later(value) if later else self.of_text and is_template(value)):
             yield from self.checks(name, value, example, later or is_template)
@@ -229,15 +229,15 @@ LABELS: Final = Kind(_labels, of_text=False, empty=None, structured=True)
 ANNOTATIONS: Final = Kind(_annotations, of_text=False, empty=None, structured=True)
 FIELDS: Final = Kind(_fields, of_text=False, empty=None, structured=True)
 POLICY: Final = Kind(_anything, empty=None)
-"""Of a pipeline: ``policy_annotations`` judges it together with the others."""
+"""A policy for fallbacks or disruptions. ``policy_annotations`` checks all of them together."""
 POLICIES: Final = Kind(_anything, empty=None, structured=True)
 CHOICE: Final = Kind(_anything)
-"""One of the row's ``choices``."""
+"""A key of the row's ``choices``."""
 ANY: Final = Kind(_anything, empty=None)
 
 
 class Face(StrEnum):
-    """Where users give options, each under the name that is usual there."""
+    """An interface in which users give options. The names of options follow its conventions."""
 
     OPERATOR = "operator"
     """The arguments of Airflow's ``TFJobOperator``."""
@@ -246,7 +246,7 @@ class Face(StrEnum):
     LAUNCHER = "launcher"
     """The document of ``tf-dist argo-launch``."""
     COMMAND = "command"
-    """The options of ``tf-dist run`` and ``submit``: those of the fields, with ``-``."""
+    """The options of ``tf-dist run`` and ``submit``: the names of the fields, with ``-``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,40 +254,40 @@ class Option:
     """The row of an option."""
 
     name: str
-    """Its field."""
+    """The name of its field."""
     kind: Kind
-    """What it may be."""
+    """Its kind."""
     help: str
-    """What it means, for the reference and ``--help``."""
+    """Its meaning, for the reference and ``--help``."""
     example: str = ""
-    """A value that is right."""
+    """A valid value."""
     choices: Mapping[str, Any]
-    """The only words that it may be, and what each means; empty: any."""
+    """The allowed words, and the value of each word; empty: any."""
     faces: Mapping[Face, str]
-    """What each face that has it calls it."""
+    """Its name in each interface that has it."""
     templated: bool
-    """Whether Airflow fills in templates in it."""
+    """Whether Airflow fills in templates in its value."""
     parameter: bool
-    """Whether it is an input parameter of Argo's step, so that each use of the step may say another value."""
+    """Whether it is an input parameter of Argo's step, so that each use of the step can set another value."""
     since: str
-    """The version of tf-dist that has it first."""
+    """The first version of tf-dist with this option."""
     default: Any
-    """What holds where it is not given."""
+    """The value if the option is not given."""
 
     def about(self, face: Face) -> str:
-        """What it means, whether Airflow fills in templates, and since when there is such an option."""
+        """Its meaning, whether Airflow fills in templates, and the first version with this option."""
         templated = " (templated)" if self.templated and face is Face.OPERATOR else ""
         return self.help + templated + ("" if self.since == _FIRST else f" (since {self.since})")
 
     def problems(self, value: object, later: Later | None = None, shown: str = "") -> Iterator[Problem]:
-        """What is wrong with a value; see ``Kind.problems``. ``shown``: what the face calls the option."""
+        """The problems of a value; see ``Kind.problems``. ``shown``: the option's name in the interface."""
         open_ = later(value) if later else self.kind.of_text and is_template(value)
         if self.choices and value is not None and not open_:
             yield from choice_problems(shown or self.name, value, self.choices)
         yield from self.kind.problems(shown or self.name, value, later, self.example)
 
     def read(self, value: Any) -> Any:
-        """The program's value of what is given: a text or data."""
+        """The value for the program, from a given text or data."""
         if value is None or value == "":
             return self.default if self.choices else self.kind.empty
         if self.choices:
@@ -313,7 +313,10 @@ def option(
     parameter: bool = False,
     since: str = _FIRST,
 ) -> Any:
-    """A field of a table of options. ``operator``, ``step``: what the face calls it; True: by its field, False: not."""
+    """A field of a table of options.
+
+    ``operator``, ``step``: the name in this interface (True: the name of the field; False: the interface lacks it).
+    """
     faces = {Face.OPERATOR: operator, Face.STEP: step, Face.LAUNCHER: launcher}
     words = choices if isinstance(choices, Mapping) else {one: one for one in choices}
     row = {
@@ -331,7 +334,7 @@ def option(
 
 @cache
 def options_of(table: type[RunOptions], face: Face | None = None) -> dict[str, Option]:
-    """The rows of a table by what ``face`` calls them (None: by their fields), in the order of the fields."""
+    """The rows of a table by their names in ``face`` (None: by their fields), in the order of the fields."""
     found: dict[str, Option] = {}
     for one in fields(table):
         if _ROW not in one.metadata:
@@ -362,7 +365,7 @@ _DISRUPTIONS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """The options of one run of a job, read."""
+    """The options of a run of a job, as values for the program."""
 
     name: str = task_option(
         NAME, "The job's name, instead of the document's. A few random characters are appended.", "mnist", ""
@@ -467,7 +470,7 @@ class RunOptions:
     )
 
     def changes(self, **more: Any) -> StepOverrides:
-        """What the options change in the document, its queue aside; ``more``: further changes."""
+        """The changes of the document by the options, except its queue. ``more``: further changes."""
         from tf_dist.core.dialects import StepOverrides
 
         own = {
@@ -484,7 +487,7 @@ class RunOptions:
         return StepOverrides(**{**own, **more})
 
     def policies(self, *, has_fallbacks: bool = False, open_: Later = lambda _: False) -> dict[str, str]:
-        """The annotations of the job that the policies become, see ``policy_annotations``; InvalidJob."""
+        """The job's annotations for the policies, see ``policy_annotations``. Raises InvalidJob."""
         given: dict[str, Any]
         given = {"fallback": self.fallback, "on_eviction": self.on_eviction, "on_preemption": self.on_preemption}
         if not has_fallbacks and all(one is None for one in given.values()):
@@ -506,11 +509,11 @@ _OF_A_JOB: Final[Mapping[str, tuple[Kind, str]]] = {
     "container": (FIELDS, '{"workingDir": "/work"}'),
     "run_policy": (FIELDS, '{"backoffLimit": 3}'),
 }
-"""Arguments that only a job that is built has."""
+"""Arguments that exist only for jobs without a document, which ``TFJob`` builds."""
 
 
 def argument_problems(name: str, value: object, later: Later | None = None, path: str = "") -> Iterator[Problem]:
-    """What is wrong with an option of ``RunOptions`` or an argument of ``TFJob``, which may be called ``path``."""
+    """The problems of an option of ``RunOptions`` or an argument of ``TFJob``. ``path``: its name in messages."""
     if name in _OF_A_JOB:
         kind, example = _OF_A_JOB[name]
         return kind.problems(path or name, value, later, example)
@@ -518,7 +521,7 @@ def argument_problems(name: str, value: object, later: Later | None = None, path
 
 
 def choice_problems(path: str, value: object, known: Collection[str]) -> Iterator[Problem]:
-    """What is wrong with one of several words."""
+    """The problem of a value that is not a known word."""
     if value not in known:
         words = ", ".join(known)
         hint = suggestion(str(value), known, f"write one of {words}")
@@ -526,13 +529,13 @@ def choice_problems(path: str, value: object, known: Collection[str]) -> Iterato
 
 
 def job_name_problems(value: object, later: Later = is_template) -> Iterator[Problem]:
-    """What is wrong with the name of a job that is there."""
+    """The problem of an invalid name of an existing job."""
     if not later(value) and not (isinstance(value, str) and _JOB_NAME.fullmatch(value)):
         yield Problem("job_name", f"{shown_value(value)} is not a job", "write NAME, tfjob/NAME or vcjob/NAME")
 
 
 def shown_value(value: object) -> str:
-    """The value, or how it begins."""
+    """The value, or its beginning if it is long."""
     if isinstance(value, str):
         return repr(value if len(value) <= _MOST_SHOWN else f"{value[:_MOST_SHOWN]}…")
     found = repr(value)

@@ -1,12 +1,12 @@
-"""Job session: one run of a job for a step, a task or a command, from adoption or creation to clean-up.
+"""Job session: a run of a job for a step, a task or a command, from adoption or creation to clean-up.
 
-A session decides, and a host acts. The three parts are generators: each yields a ``Command``, the host carries it out
-and sends back what it observes. A part keeps nothing outside its values, so that the parts may run in different
-processes: Airflow's worker starts the job, its triggerer follows it, and another worker cleans up.
+A session decides, and a host acts. The three parts are generators. Each yields a ``Command``; the host executes it and
+sends back its observation. A part has no state outside its values, so the parts may run in different processes:
+Airflow's worker starts the job, its triggerer follows it, and another worker cleans up.
 
 1. ``start`` adopts a job of an earlier try, or creates one.
 2. ``follow`` waits until the session ends: the job ended, a limit passed, or the process was asked to stop.
-3. ``clean_up`` decides what happens to the job, and waits for it.
+3. ``clean_up`` decides what happens to the job, and waits until that is done.
 """
 
 from __future__ import annotations
@@ -44,24 +44,24 @@ from tf_dist.errors import Conflict, TFDistError
 
 
 class EndCause(StrEnum):
-    """Why a session ends. The causes are in the order in which they win when several apply."""
+    """Why a session ends. If several causes apply, the first in this order counts."""
 
-    SUCCEEDED = "succeeded"  # the job reached what is waited for
-    FAILED = "failed"  # the job ended, and did not reach it
+    SUCCEEDED = "succeeded"  # the job reached the goal of the wait
+    FAILED = "failed"  # the job ended without reaching the goal
     STOPPED = "stopped"  # this process was asked to stop, or a user ended the task
     DELETED = "deleted"  # another client deleted the job
     NOT_ADMITTED = "not-admitted"  # the job was not admitted in time
     OVERDUE = "overdue"  # another limit of the session passed, or the job can never run
-    UNREACHABLE = "unreachable"  # the cluster does not answer, or this process loses the job
+    UNREACHABLE = "unreachable"  # the cluster does not respond, or this process loses the job
     ERROR = "error"  # the session cannot continue: it may not read the job, or it has a defect
 
 
 ENDED: Final = frozenset({EndCause.SUCCEEDED, EndCause.FAILED})
-"""The job itself ended, and its outcome is the session's."""
+"""The causes with which the outcome of the job is the outcome of the session."""
 
 
 class OnFinish(StrEnum):
-    """Which jobs that ended are deleted (Airflow's ``on_finish_action``)."""
+    """Which jobs are deleted after their end (Airflow's ``on_finish_action``)."""
 
     DELETE_JOB = "delete_job"
     KEEP_JOB = "keep_job"
@@ -70,8 +70,8 @@ class OnFinish(StrEnum):
 
 
 _D, _L, _M = JobFate.DELETE, JobFate.LEAVE, JobFate.MARK
-# What happens to the job, by the cause of the end. A job that a next try takes up is left. A step that is tried again
-# is not tried again after an error that is not transient; a task is. None: the workflow is asked (``decide_stop``).
+# What happens to the job, by the cause of the end. A job that the next try adopts continues. After an error that is not
+# transient, a task is retried, but a step is not. None: the workflow decides (``decide_stop``).
 #                          SUCCEEDED, FAILED, STOPPED, DELETED, NOT_ADMITTED, OVERDUE, UNREACHABLE, ERROR
 _RUN: Final = (_D, _D, _D, _L, _D, _D, _L, _L)
 _WATCH: Final = (_L, _L, _L, _L, _L, _L, _L, _L)
@@ -95,53 +95,53 @@ def _fates(row: tuple[JobFate | None, ...], **changed: JobFate | None) -> Fates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowRules:
-    """What the workflow of a step says about its job."""
+    """The rules of a step's workflow for the job of the step."""
 
     deadline: float | None = None
     """When Argo stops the pod of the step (epoch seconds)."""
     retried: bool = False
-    """Another try of the step follows, and takes the job up."""
+    """Another try of the step follows, and adopts the job."""
     suspends: bool = False
-    """The job is suspended while the workflow is."""
+    """The job is suspended while the workflow is suspended."""
     look_every: float = 10.0
     """Seconds between two reads of the workflow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionPolicy:
-    """What a face wants of its sessions; one of ``run_policy``, ``step_policy`` and ``task_policy``."""
+    """The policy of an interface for its sessions; see ``run_policy``, ``step_policy`` and ``task_policy``."""
 
     fates: Fates
     """What happens to the job, by the cause of the end."""
     goal: str = "succeeded"
-    """What is waited for, see ``WAIT_CONDITIONS``."""
+    """The goal of the wait, see ``WAIT_CONDITIONS``."""
     limits: WaitLimits = NO_LIMITS
     """Limits of the wait."""
     only_deadline: bool = False
-    """A job that waits, or cannot start, ends the session at its deadline only: a user watches it, and may mend it.
+    """If the job waits or cannot start, only the deadline ends the session, because a user watches and may correct it.
 
-    The deadline is the limit of its admission, too.
+    The deadline is also the limit of the wait for admission.
     """
     fixed_capacity: bool = False
     """The cluster never grows: a job that is too large for it ends the session."""
     awaits_pods: bool = False
-    """The session ends once the last pods of the job have stopped, and not as soon as its outcome is decided."""
+    """The session ends when the last pods of the job have stopped, not as soon as its outcome is decided."""
     ends_suspended: bool = False
-    """A job that is suspended ends the session. Without, it is waited for until somebody resumes it."""
+    """A suspended job ends the session. Otherwise, the session waits until a user resumes the job."""
     grace: float | None = None
-    """Seconds that are left to this process once it is asked to stop. None: as long as it takes."""
+    """Seconds that this process has after it was asked to stop. None: no limit."""
     deletion_retries: float | None = None
-    """Seconds for which deleting the job is retried. None: what ``grace`` leaves, or as long as it takes."""
+    """Seconds for which deleting the job is retried. None: the remaining ``grace``, or no limit."""
     settle: float = 0.0
-    """Seconds for the controller to clean up after a job that ended: this process may be the controller."""
+    """Seconds for the controller to clean up after a job that ended, because this process may be the controller."""
     stopping: float | None = None
-    """Seconds for the pods of a job that ended and is deleted to stop. None: as long as it takes."""
+    """Seconds for the pods of an ended and deleted job to stop. None: no limit."""
     workflow: WorkflowRules | None = None
-    """Of a step of a workflow."""
+    """The rules of the workflow; only for a step."""
 
 
 def run_policy(*, deadline: float | None, keep: bool = False, fixed_capacity: bool = False) -> SessionPolicy:
-    """Of a command that runs a job, or watches one (``keep``). ``deadline``: epoch seconds."""
+    """The policy of a command that runs a job, or only watches it (``keep``). ``deadline``: epoch seconds."""
     return SessionPolicy(
         fates=_fates(_WATCH if keep else _RUN),
         limits=WaitLimits(deadline=deadline),
@@ -156,7 +156,7 @@ def run_policy(*, deadline: float | None, keep: bool = False, fixed_capacity: bo
 def step_policy(
     *, limits: WaitLimits, workflow: WorkflowRules, grace: float, settle: float, on_term: JobFate | None = None
 ) -> SessionPolicy:
-    """Of a step of a workflow. ``on_term``: what a signal does to the job, None: what the workflow says."""
+    """The policy of a step of a workflow. ``on_term``: what a signal does to the job (None: the workflow decides)."""
     return SessionPolicy(
         fates=_fates(_STEP_RETRIED if workflow.retried else _STEP, STOPPED=on_term),
         limits=limits,
@@ -174,7 +174,7 @@ def task_policy(
     on_finish: OnFinish = OnFinish.KEEP_JOB,
     on_kill: str = "delete_job",
 ) -> SessionPolicy:
-    """Of a task of a DAG. ``on_kill``: ``delete_job`` deletes the job of a task that a user ends."""
+    """The policy of a task of a DAG. ``on_kill``: ``delete_job`` deletes the job of a task that a user ends."""
     succeeded, failed = _ON_FINISH[on_finish]
     killed = JobFate.DELETE if on_kill == "delete_job" else JobFate.LEAVE
     row = _TASK_RETRIED if retried else _TASK
@@ -187,45 +187,46 @@ def task_policy(
 
 
 class Do(StrEnum):
-    """What a host does next. After each it sends what it observes."""
+    """The next action of a host. After each action, the host sends a response."""
 
-    # Of ``start``; the answer to FIND are the candidates, to the others None, or the error of a lost race.
+    # Actions of ``start``. The response to FIND is the candidates; to others, None or the error of a lost race.
     FIND = "find"  # the jobs of earlier tries
     DISCARD = "discard"  # delete a surplus job of an earlier try
     CREATE = "create"
-    ADOPT = "adopt"  # make the job this try's, and resume it if an earlier try suspended it
-    REUSE_RESULT = "reuse-result"  # the same; the job has ended
-    REPLACE = "replace"  # delete the job, and wait until it and its pods are gone
-    # Of ``follow`` and ``clean_up``; the answer is ``Seen``.
-    WAIT = "wait"  # until something new is observed, for ``seconds`` at most (None: as long as it takes)
+    ADOPT = "adopt"  # make this try the owner of the job, and resume the job if an earlier try suspended it
+    REUSE_RESULT = "reuse-result"  # the same for a job that has ended
+    REPLACE = "replace"  # delete the job, and wait until the job and its pods are deleted
+    # Actions of ``follow`` and ``clean_up``. The response is ``Seen``.
+    WAIT = "wait"  # until a change is observed, for at most ``seconds`` (None: no limit)
     READ_WORKFLOW = "read-workflow"
-    TELL = "tell"  # report the end, and the decision on the job once it is known
+    TELL = "tell"  # report the end, and the decision about the job if it is known
     DRAIN = "drain"  # read the last lines of containers that ended
-    DELETE = "delete"  # request it; with ``seconds`` a failure is an answer, without it is raised
-    SUSPEND = "suspend"  # likewise
+    DELETE = "delete"  # request the deletion; with ``seconds``, a failure is a response, otherwise it is raised
+    SUSPEND = "suspend"  # request the suspension; failures as for DELETE
     RESUME = "resume"
-    REPORT = "report"  # the end, for good; its last lines are known
+    REPORT = "report"  # report the final end, after its last lines are read
     MARK = "mark"  # note on the job that its end was reported
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionEnd:
-    """Why the session ended. ``result``: the kind, the message and the hint; ``signal``: the number, 0 for none."""
+    """Why the session ended. ``result``: the kind, the message and the hint. ``signal``: its number (0: none)."""
 
     cause: EndCause
     result: WaitResult
     signal: int = 0
 
     def outcome(self, status: Status, now: float) -> Outcome:
-        """How the job ended, or why the session did; ``status``: the last known of the job."""
+        """How the job ended, or why the session ended. ``status``: the last known status of the job."""
         return wait_outcome(status, self.result, now) or Outcome.of(status, OutcomeKind.UNKNOWN, now=now)
 
 
 class Command(NamedTuple):
-    """The next act of the host.
+    """The next command for the host.
 
-    ``uid``: of which job; ``seconds``: for how long; ``by``: who suspends the job; ``signals``: a further signal than
-    so many ends it; ``end`` and ``decision``: what to tell or report.
+    ``uid``: the uid of the job. ``seconds``: the time limit. ``by``: the subject that suspends the job. ``signals``:
+    the number of signals after which a further signal ends the action. ``end``, ``decision``: the content of TELL and
+    REPORT.
     """
 
     do: Do
@@ -239,53 +240,53 @@ class Command(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What a host observes at one moment."""
+    """The observation of a host at one time."""
 
     now: float
     """Epoch seconds."""
     job: Job
-    """The job as it is in force."""
+    """The job in force."""
     status: Status
-    """Its last known status, also of a job that is gone."""
+    """The last known status, including that of a deleted job."""
     pods: tuple[PodView, ...] = ()
     """The pods that exist."""
     exists: bool = True
-    """The job is stored."""
+    """Whether the job is stored."""
     created: float | None = None
-    """When it was created (epoch seconds)."""
+    """When the job was created (epoch seconds)."""
     suspended_by: str = ""
-    """Who suspended it: ``LAUNCHER``, ``WORKFLOW``, or "" for a user."""
+    """What suspended the job: ``LAUNCHER``, ``WORKFLOW``, or "" for a user."""
     signal: int = 0
-    """The first signal that this process received, 0 for none."""
+    """The first signal that this process received (0: none)."""
     signals: int = 0
-    """How many it received."""
+    """The number of signals that this process received."""
     workflow: Mapping[str, Any] | None = None
-    """After ``READ_WORKFLOW``: the Workflow object, None if it is gone."""
+    """After ``READ_WORKFLOW``: the Workflow object; None if it is deleted."""
     problem: str = ""
-    """Why the last command failed, "" if it did not."""
+    """Why the last command failed ("": it did not fail)."""
     refused: bool = False
-    """The cluster refuses the last command, and would refuse it again."""
+    """Whether the cluster refuses the last command, and would refuse it again."""
 
     @property
     def dated(self) -> Status:
-        """The status; a job to which no controller has written one yet waits since it was created."""
+        """The status. A job without a status from a controller has waited since its creation."""
         status = self.status
         unread = status.created is None and not status.never_accepted
         return replace(status, created=self.created) if unread else status
 
     @property
     def gone(self) -> bool:
-        """Nothing is left of the job."""
+        """Whether the job and its pods are deleted."""
         return not self.exists and not self.pods
 
     @property
     def stopped(self) -> bool:
-        """The job runs no pods any more: it was suspended, ended, or is gone."""
+        """Whether the job no longer runs: it is suspended and has no pods, has ended, or is deleted."""
         return not self.exists or self.status.finished or (self.status.phase is Phase.ABORTED and not self.pods)
 
     @property
     def settled(self) -> bool:
-        """The controller has cleaned up after the job that ended, as far as its policy says."""
+        """Whether the controller has cleaned up after the end of the job, according to its clean-up policy."""
         if not self.exists:
             return True
         if not self.status.finished and self.status.phase is not Phase.ABORTED:
@@ -300,13 +301,14 @@ Session = Generator[Command, Seen, SessionEnd]
 CleanUp = Generator[Command, Seen, StopDecision]
 
 _ATTEMPTS: Final = 5
-_SHARE: Final = 0.75  # of the grace period, for what is to be done; the rest for the way out
+_SHARE: Final = 0.75  # share of the grace period for the clean-up; the rest is for the exit of the process
 
 
 def start(decide: Decide[C]) -> Start:
-    """Adopt a job of an earlier try, or create one; ``decide``: the table of adoption of the face.
+    """Adopt a job of an earlier try, or create a job. ``decide``: the interface's rules of adoption.
 
-    A job that changes hands or goes meanwhile is looked for again. Raises the last such error after some attempts.
+    If the job gets another owner or is deleted in the meantime, the search starts again. After several attempts, the
+    last such error is raised.
     """
     lost: Exception | None = None
     for _ in range(_ATTEMPTS):
@@ -320,11 +322,11 @@ def start(decide: Decide[C]) -> Start:
 
 
 def follow(policy: SessionPolicy, seen: Seen) -> Session:
-    """Wait until the session ends. Meanwhile a step's job is suspended while its workflow is."""
+    """Wait until the session ends. The job of a step is suspended while its workflow is suspended."""
     rules = policy.workflow
     every = rules.look_every if rules is not None and rules.suspends else None
     look_at = None if every is None else seen.now + every
-    last: bool | None = None  # what is observed of the job may be older than that
+    last: bool | None = None  # the last change, because the observation of the job may be older
     while (end := decide_end(policy, seen)) is None:
         if every is not None and look_at is not None and seen.now >= look_at:
             read = yield Command(Do.READ_WORKFLOW)
@@ -342,7 +344,7 @@ def follow(policy: SessionPolicy, seen: Seen) -> Session:
 
 
 def decide_end(policy: SessionPolicy, seen: Seen) -> SessionEnd | None:
-    """Why the session ends now, None while it continues. An outcome that is decided is never overruled."""
+    """Why the session ends now; None while it continues. The outcome of the job has precedence over other causes."""
     status = seen.dated
     found = evaluate_wait(seen.job, status, seen.pods, policy.limits, seen.now, goal=policy.goal)
     if found is not None and found.decided:
@@ -382,7 +384,7 @@ def stopped_end(signal: int = 0, why: str = "") -> SessionEnd:
 
 
 def lost_end(error: Exception, *, transient: bool) -> SessionEnd:
-    """The end of a session that cannot observe its job any more."""
+    """The end of a session that can no longer observe its job."""
     name, hint = type(error).__name__, getattr(error, "hint", "")
     message = str(error) if isinstance(error, TFDistError) else f"{name}: {error}"
     result = WaitResult(kind=OutcomeKind.UNKNOWN, reason=name, message=message, hint=hint, decided=False)
@@ -390,7 +392,10 @@ def lost_end(error: Exception, *, transient: bool) -> SessionEnd:
 
 
 def clean_up(policy: SessionPolicy, end: SessionEnd, seen: Seen) -> CleanUp:
-    """Bring the job to what the policy says, and wait for that; a further signal ends the waiting. The decision."""
+    """Decide what happens to the job, and wait until that is done. Returns the decision.
+
+    After a signal, a further signal ends the wait.
+    """
     asked, before = end.cause is EndCause.STOPPED, seen.signals
     drain = Command(Do.DRAIN, signals=before if asked else 0)
     until = seen.now + policy.grace * _SHARE if asked and policy.grace is not None else None
@@ -399,14 +404,14 @@ def clean_up(policy: SessionPolicy, end: SessionEnd, seen: Seen) -> CleanUp:
     if fate is not None:
         decision = StopDecision(fate, "on_term decides" if hurried else end.result.message)
     else:
-        yield Command(Do.TELL, end=end)  # at once: this process may be killed before it has decided
+        yield Command(Do.TELL, end=end)  # at once, because this process may be killed before the decision
         rules, read = policy.workflow or WorkflowRules(), (yield Command(Do.READ_WORKFLOW))
         if read.problem:
             decision = StopDecision(JobFate.DELETE, f"the workflow cannot be read ({read.problem})")
         else:
             decision = decide_stop(read.workflow, now=read.now, deadline=rules.deadline, retried=rules.retried)
     seen = yield Command(Do.TELL, end=end, decision=decision)
-    # 2. Read the logs of what ended: on a cluster they go with the job.
+    # 2. Read the last logs, because a cluster deletes them with the job.
     if end.cause in ENDED or (decision.what is JobFate.LEAVE and not hurried):
         seen = yield drain
     # 3. Act.
@@ -423,10 +428,10 @@ def clean_up(policy: SessionPolicy, end: SessionEnd, seen: Seen) -> CleanUp:
             seen = yield Command(Do.SUSPEND, by=LAUNCHER, seconds=max(0.0, until - seen.now) if until else None)
             yield from _wait_until(lambda at: at.stopped, seen, before, until)
         case JobFate.MARK:
-            # Afterwards there may be no controller to clean up. Pods that are asked to stop do so by themselves.
+            # This process may be the controller, so wait for its clean-up. Pods that were asked to stop need no wait.
             yield from _wait_until(lambda at: at.settled, seen, 0, seen.now + policy.settle)
     decision = decision._replace(problem=seen.problem)
-    # 4. Report, and note that on the job: an end that nobody reported is not what a next try retries.
+    # 4. Report the end, and mark the job, because the next try must not replace a failed job with an unreported end.
     yield Command(Do.REPORT, end=end, decision=decision)
     if decision.what is JobFate.MARK:
         yield Command(Do.MARK)
@@ -436,7 +441,7 @@ def clean_up(policy: SessionPolicy, end: SessionEnd, seen: Seen) -> CleanUp:
 def _wait_until(
     done: Callable[[Seen], bool], seen: Seen, signals: int, until: float | None
 ) -> Generator[Command, Seen, None]:
-    """Until it is done, ``until`` (epoch seconds) passes, a further signal comes, or what was asked for failed."""
+    """Wait until ``done``, until the time ``until`` (epoch seconds), a further signal, or a failure of the command."""
     while not (seen.problem or done(seen)) and seen.signals == signals:
         left = None if until is None else until - seen.now
         if left is not None and left <= 0:

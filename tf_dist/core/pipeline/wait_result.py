@@ -1,6 +1,6 @@
-"""Result of waiting for a job: when the wait is over, and why.
+"""The result of waiting for a job: when the wait is over, and why.
 
-Nothing here ends a job: the waiting client decides what to do with one that took too long.
+This module does not end jobs. The waiting client decides what happens to a job that exceeded a limit.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tf_dist.core.model.status import LIVE, Phase, Status, display_phase, outcom
 
 
 def _is_scheduled(status: Status) -> bool:
-    """Whether every pod of the gang has its node, or had it at one moment of this attempt."""
+    """Whether every pod of the gang has its node, or had its node at some time since the admission."""
     return status.admission_holds and status.admission is not None and status.admission.complete is not None
 
 
@@ -27,22 +27,22 @@ WAIT_CONDITIONS: Final[Mapping[str, Callable[[Status | None], bool]]] = {
     "failed": lambda status: status is not None and status.phase in (Phase.FAILED, Phase.TERMINATED),
     "finished": lambda status: status is not None and status.finished,
     "running": lambda status: status is not None and status.phase is Phase.RUNNING,
-    # A job that has succeeded was admitted and scheduled before.
+    # A job that has succeeded was admitted and scheduled.
     "admitted": lambda status: status is not None and (status.admission_holds or status.phase is Phase.COMPLETED),
     "scheduled": lambda status: status is not None and (_is_scheduled(status) or status.phase is Phase.COMPLETED),
     "suspended": lambda status: status is not None and status.phase is Phase.ABORTED,
     "deleted": lambda status: status is None,
 }
-"""By name. The argument is the job's status, None once the job is deleted."""
+"""The conditions by name. The argument is the job's status; None after the job is deleted."""
 
 
 def was_admitted(status: Status) -> bool:
-    """Whether a job that is not live any more was admitted before."""
+    """Whether a job that is no longer live was admitted before."""
     return status.phase not in LIVE and status.start_time is not None
 
 
 def goal_unreachable(goal: str, status: Status | None) -> bool:
-    """Whether a job in this state can never reach ``goal`` any more."""
+    """Whether a job in this state can no longer reach ``goal``."""
     if status is None:
         return goal != "deleted"
     return status.finished and goal != "deleted" and not WAIT_CONDITIONS[goal](status)
@@ -50,10 +50,12 @@ def goal_unreachable(goal: str, status: Status | None) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitLimits:
-    """Limits of a wait: ``deadline`` in all (epoch seconds); ``admission``: seconds for the gang's place;
-    ``startup``: seconds from then until it runs, or as long as images are being pulled. None: for ever.
-    ``begun``: since when this client waits (epoch seconds): a retry that takes a waiting job up has the whole time
-    again, while the job keeps its age.
+    """The limits of a wait. None: no limit.
+
+    ``deadline``: the end of the whole wait (epoch seconds). ``admission``: seconds until the gang is admitted.
+    ``startup``: seconds from then until the job runs; this limit does not apply while an image is being pulled.
+    ``begun``: the time since which this client waits (epoch seconds). A retry that adopts a waiting job has the whole
+    admission time again, while the job keeps its age.
     """
 
     deadline: float | None = None
@@ -63,7 +65,7 @@ class WaitLimits:
 
 
 def admission_limit(timeout: float | None, *, fallbacks: bool) -> float | None:
-    """Seconds that a client waits for the place: once for the job as it is, and once more for its fallbacks as well."""
+    """Seconds that a client waits for admission: the timeout for the job, and the same time again with fallbacks."""
     return timeout if timeout is None or not fallbacks else 2 * timeout
 
 
@@ -72,11 +74,12 @@ NO_LIMITS: Final = WaitLimits()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitResult:
-    """Why a wait is over: in a word, in a sentence, and what helps.
+    """The reason why a wait is over, with a message and a hint.
 
-    ``kind``: how the job ended, or which limit of the client was passed; None if the goal was reached and the job goes
-    on. ``reached``: whether it came to what was waited for; ``decided``: whether the job itself ended so: else it
-    continues, unless it is deleted. ``reason``: of a limit, in one word; ``replica``: whose image cannot be had.
+    ``kind``: how the job ended, or which limit of the client passed; None if the goal was reached and the job
+    continues. ``reached``: whether the goal was reached. ``decided``: whether the job itself ended or reached the goal.
+    Otherwise, the job continues unless it is deleted. ``reason``: the reason of a limit, in one word. ``replica``: the
+    replica whose image cannot be pulled.
     """
 
     kind: OutcomeKind | None
@@ -88,13 +91,13 @@ class WaitResult:
     replica: str = ""
 
 
-# Limits of the client -> the reason in one word, and the sentence that goes before what the job waits for.
+# By limit of the client: the reason in one word, and the beginning of the message.
 _LATE: Final = {
     OutcomeKind.DEADLINE_EXCEEDED: ("Timeout", "it took too long"),
     OutcomeKind.ADMISSION_TIMEOUT: ("AdmissionTimeout", "it was not admitted in time"),
     OutcomeKind.START_TIMEOUT: (Reason.START_TIMEOUT, "it was admitted, but did not start in time"),
 }
-# Goals that a job which is over has reached when it had its place.
+# A job that has ended has reached these goals if it was admitted.
 _PLACES: Final = frozenset({"admitted", "scheduled"})
 DELETED: Final = WaitResult(
     kind=OutcomeKind.DELETED,
@@ -107,9 +110,9 @@ DELETED: Final = WaitResult(
 def evaluate_wait(
     job: Job, status: Status, pods: tuple[PodView, ...], limits: WaitLimits, now: float, *, goal: str = "succeeded"
 ) -> WaitResult | None:
-    """Why to stop waiting for ``goal`` (see ``WAIT_CONDITIONS``), None while it may still come.
+    """The reason to stop waiting for ``goal`` (see ``WAIT_CONDITIONS``); None while the wait continues.
 
-    A job that is suspended may be resumed: only the deadline ends the wait for it.
+    A suspended job may be resumed, so only the deadline ends the wait for it.
     """
     kind = outcome_kind(status)
     if WAIT_CONDITIONS[goal](status) or (goal in _PLACES and was_admitted(status)):
@@ -127,7 +130,7 @@ def evaluate_wait(
 
 
 def wait_outcome(status: Status, result: WaitResult, now: float) -> Outcome | None:
-    """The outcome of a job for which a wait is over, None if it reached its goal and the job goes on."""
+    """The outcome of a job after a wait; None if the job reached the goal and continues."""
     if result.kind is None:
         return None
     if result.kind is outcome_kind(status):
@@ -140,7 +143,7 @@ def wait_outcome(status: Status, result: WaitResult, now: float) -> Outcome | No
 def _overdue(
     job: Job, status: Status, pods: tuple[PodView, ...], limits: WaitLimits, now: float
 ) -> Iterator[WaitResult]:
-    pulling = any(pod.pulling for pod in pods)  # a large image takes its time; one that cannot be had says so
+    pulling = any(pod.pulling for pod in pods)  # a large image takes long; a failed pull has its own reason
     for kind, due in _dues(status, limits):
         if due <= now and not (pulling and kind is OutcomeKind.START_TIMEOUT):
             yield _late(kind, job, status, pods, now)
@@ -181,12 +184,12 @@ def _of_image(found: Diagnosis, pods: tuple[PodView, ...]) -> WaitResult:
 
 
 def next_wait_limit(status: Status, limits: WaitLimits, now: float) -> float | None:
-    """When a limit may end the wait though nothing changes (epoch seconds), None for never."""
+    """When a limit may end the wait, even if nothing changes (epoch seconds); None: never."""
     return min((due for _, due in _dues(status, limits) if due > now), default=None)
 
 
 def _dues(status: Status, limits: WaitLimits) -> Iterator[tuple[OutcomeKind, float]]:
-    """Every limit that counts at present, and when it is due."""
+    """The limits that apply at present, and when each is due."""
     if limits.deadline is not None:
         yield OutcomeKind.DEADLINE_EXCEEDED, limits.deadline
     if status.phase is not Phase.PENDING or is_suspended(status):
@@ -199,5 +202,5 @@ def _dues(status: Status, limits: WaitLimits) -> Iterator[tuple[OutcomeKind, flo
 
 
 def running_pods(pods: tuple[PodView, ...]) -> int:
-    """How many pods have neither ended nor been asked to."""
+    """The number of pods that have not ended and are not being deleted."""
     return sum(1 for pod in pods if pod.phase not in (PodPhase.SUCCEEDED, PodPhase.FAILED) and not pod.deleting)

@@ -1,7 +1,7 @@
-"""Stop decision: whether a signal stops the workflow, or only the launcher's pod; and suspension with the workflow.
+"""Decision whether a signal stops the workflow or only the launcher's pod, and suspension with the workflow.
 
-Both are the same signal. The Workflow object distinguishes them, where it may be read: ``argo stop`` and ``argo
-terminate`` set its ``spec.shutdown`` (Argo Workflows 4.1).
+In both cases, the launcher receives the same signal. The Workflow object, if the launcher may read it, distinguishes
+the cases: ``argo stop`` and ``argo terminate`` set its ``spec.shutdown`` (Argo Workflows 4.1).
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any, Final, NamedTuple
 from tf_dist.core.model.timestamps import parse_time
 
 _FINISHED: Final = frozenset({"Succeeded", "Failed", "Error"})
-_SLACK: Final = 5.0  # seconds by which a deadline and the signal that it causes may seem to be apart
+_SLACK: Final = 5.0  # seconds by which the signal may seem to precede the deadline that caused it
 
 
 LAUNCHER: Final = "argo-launch"
 """The launcher suspended the job; the next try resumes it."""
 WORKFLOW: Final = "workflow"
-"""The job is suspended while its workflow is."""
+"""The job is suspended because its workflow is suspended."""
 
 
 class JobFate(StrEnum):
@@ -27,12 +27,12 @@ class JobFate(StrEnum):
 
     DELETE = "delete"
     SUSPEND = "suspend"  # its pods are deleted, and the next try resumes the job
-    LEAVE = "leave"  # it continues without this process
-    MARK = "mark"  # it stays, with a note that its end was reported
+    LEAVE = "leave"  # the job continues without this process
+    MARK = "mark"  # the job is kept, with a note that its end was reported
 
 
 class StopDecision(NamedTuple):
-    """What happens to the job, and why, as a message. ``problem``: why that failed, "" if it did not."""
+    """What happens to the job, with the reason as a message. ``problem``: why that failed ("": it did not fail)."""
 
     what: JobFate
     why: str
@@ -42,10 +42,10 @@ class StopDecision(NamedTuple):
 def decide_stop(
     workflow: Mapping[str, Any] | None, *, now: float, deadline: float | None, retried: bool
 ) -> StopDecision:
-    """What a signal means for the job of a step. ``workflow``: the Workflow object, None if it is gone.
+    """What a signal means for the job of a step. ``workflow``: the Workflow object; None if it is deleted.
 
-    ``deadline``: when Argo stops the pod for its time, ``retried``: Argo will start the step again after this (epoch
-    seconds, both from the step's template). Without a next try, no process would return to a job that is left.
+    ``deadline``: when Argo stops the pod (epoch seconds). ``retried``: whether Argo starts the step again afterwards.
+    Both come from the step's template. Without a next try, no process would return to a job that continues.
     """
     if workflow is None:
         return StopDecision(JobFate.DELETE, "the workflow no longer exists")
@@ -67,11 +67,11 @@ def decide_stop(
 
 
 def decide_suspension(workflow: Mapping[str, Any], *, suspended: bool, by_workflow: bool) -> bool | None:
-    """Whether the job of a step is suspended now (True) or resumed (False); None: it stays as it is.
+    """Whether the job of a step must be suspended (True) or resumed (False); None: no change.
 
-    ``argo suspend`` sets ``spec.suspend`` of the workflow, which begins no further step then; its pods go on by
-    themselves. ``suspended``: the job is; ``by_workflow``: it was suspended for that. A job that a user has suspended
-    stays so, and one that a user has resumed meanwhile goes on.
+    ``argo suspend`` sets ``spec.suspend`` of the workflow. The workflow then starts no further steps, but its pods
+    continue. ``suspended``: whether the job is suspended. ``by_workflow``: whether it was suspended with the workflow.
+    A job that a user has suspended stays suspended, and a job that a user has resumed continues.
     """
     if (workflow.get("spec") or {}).get("suspend"):
         return None if suspended or by_workflow else True

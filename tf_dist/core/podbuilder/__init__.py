@@ -1,1 +1,1 @@
-"""Objects of a job: pods, services, TF_CONFIG, and those of Volcano's plugins."""
+"""Objects of a job: pods, Services, TF_CONFIG, and the objects of Volcano's plugins."""

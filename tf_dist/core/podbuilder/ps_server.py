@@ -1,7 +1,7 @@
-"""The standard parameter server of v1alpha1, which no template of the user describes.
+"""The standard parameter server of v1alpha1, which has no template of the user.
 
-The original operator shipped the server in a ConfigMap. Here it is the container's command, so that it needs no mount.
-It has the same flags: the cluster as ``master|h:p,ps|h:p;h:p``.
+The original operator shipped the server in a ConfigMap. Here, the program is the container's command, so it needs no
+mount. It has the same flags: the cluster as ``master|h:p,ps|h:p;h:p``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tf_dist.core.podbuilder.tf_config import ClusterHosts
 
 Body = dict[str, Any]
 
-# What a pod needs to be let in, to be placed and to get its image: a server that no template describes needs it, too.
+# The fields that a pod, including a generated server, needs to be created, to be scheduled and to pull its image.
 _OF_PEERS: Final = (
     "schedulerName",
     "priorityClassName",
@@ -36,14 +36,14 @@ def fill_from_peers(job: Job, spec: ReplicaSpec, body: Body) -> None:
 
 
 def _peers(job: Job, spec: ReplicaSpec) -> list[ReplicaSpec]:
-    """The job's other specs with a user's template: the leading one first, then in written order."""
+    """The job's other specs with a user's template: first the specs that decide success, then in document order."""
     leading = {rule.type for rule in job.success}
     others = [other for other in job.replica_specs if other is not spec and not other.server_image]
     return sorted(others, key=lambda other: other.type not in leading)
 
 
-# Runs in the job's TensorFlow image, whichever version that is: it may import nothing else. As a container's process 1
-# it gets no default signal action from the kernel, and server.join() would never let Python's own handler run.
+# The program runs in the job's TensorFlow image, with any version, so it may import nothing else. The kernel applies no
+# default signal action to process 1 of a container, and server.join() would never let Python's signal handler run.
 _PROGRAM: Final = """\
 import argparse, os, signal
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
@@ -70,7 +70,7 @@ os._exit(128 + signal.sigwait([signal.SIGTERM, signal.SIGINT]))
 
 
 def cluster_flag(hosts: ClusterHosts) -> str:
-    """The ``--cluster_spec`` of a job: types sorted, ``,`` between them and ``;`` between hosts."""
+    """The ``--cluster_spec`` of a job: sorted types, with ``,`` between types and ``;`` between hosts."""
     return ",".join(f"{type_}|{';'.join(listed)}" for type_, listed in sorted(hosts.items()))
 
 

@@ -1,7 +1,4 @@
-"""The pods of a job.
-
-Bodies are new dicts; templates are never changed.
-"""
+"""The pods of a job. Bodies are new dicts; templates are never changed."""
 
 from __future__ import annotations
 
@@ -19,8 +16,10 @@ Body = dict[str, Any]
 
 
 def require_node(spec: Body, node: str) -> None:
-    """Require ``node`` by the pod's node affinity; its own requirements stay. The terms of a node selector are
-    alternatives, so each is narrowed. A term without rules matches no node, and must stay so.
+    """Require ``node`` by the pod's node affinity, in addition to its own requirements.
+
+    The terms of a node selector are alternatives, so the rule is added to each term. A term without rules matches no
+    node, and stays unchanged.
     """
     if spec.get("nodeName"):
         return
@@ -51,7 +50,7 @@ PORT_NAME: Final[Mapping[Dialect, str]] = {
     Dialect.VOLCANO: "tfjob-port",
 }
 
-# Annotations for tf-dist itself; its others (as the working directory) are meant for the pods.
+# Annotations for tf-dist itself. Its other annotations, such as the working directory, are for the pods.
 _NOT_FOR_PODS: Final = frozenset(
     {
         names.SUSPEND,
@@ -81,11 +80,12 @@ def build_pod(
     retries: int = 0,
     deadline: int | None = None,
 ) -> Body:
-    """The pod of a replica for an attempt (``Attempts.label``); KeyError for a type the job does not have.
+    """The pod of a replica for an attempt (``Attempts.label``); KeyError for a type that the job does not have.
 
-    ``hosts``: of the whole job (None: cluster DNS names). ``node``: the assigned node ("": any). The cluster's
-    scheduler still binds the pod. ``retries``: those of the job so far (``Status.retries``). ``deadline``: seconds
-    after which the kubelet ends it, unless its template has less (None: never).
+    ``hosts``: the addresses of the whole job (None: cluster DNS names). ``node``: the assigned node ("": any node). The
+    cluster's scheduler still binds the pod. ``retries``: the retries of the job so far (``Status.retries``).
+    ``deadline``: seconds after which the kubelet ends the pod, unless its template has a shorter deadline (None:
+    never).
     """
     spec = job.spec(replica.type)
     if spec is None:
@@ -116,7 +116,7 @@ def _pod_spec(job: Job, spec: ReplicaSpec, replica: ReplicaId, hosts: ClusterHos
         server = ps_server.ps_server_container(job, spec, replica.index, hosts)
         body["containers"] = [*(body.get("containers") or []), server]
         ps_server.fill_from_peers(job, spec, body)
-    # What the job has for all its pods, unless a template has its own value (volcano-sh/volcano
+    # The job's values for all pods, unless a template has its own value (volcano-sh/volcano
     # ``pkg/controllers/job/job_controller_util.go``, and v1alpha1). The ``priorityClass`` of a TFJob v1 belongs to its
     # PodGroup, not to its pods (kubeflow/training-operator ``pkg/controller.v1/common/job.go``).
     priority = job.scheduling.priority_class if job.dialect is Dialect.VOLCANO else ""
@@ -140,7 +140,7 @@ def _pod_spec(job: Job, spec: ReplicaSpec, replica: ReplicaId, hosts: ClusterHos
 
 
 def _copied(value: Any) -> Any:
-    """A copy of JSON, in a fifth of the time of ``copy.deepcopy``, because every pod of a gang is copied."""
+    """A copy of JSON, five times as fast as ``copy.deepcopy``, because every pod of a gang is copied."""
     if isinstance(value, dict):
         return {key: _copied(one) for key, one in value.items()}
     return [_copied(one) for one in value] if isinstance(value, list) else value
@@ -166,8 +166,8 @@ def _add_tf_config(job: Job, spec: ReplicaSpec, body: Body, value: str | None) -
 def _split_batches(spec: ReplicaSpec, body: Mapping[str, Any]) -> None:
     """Divide the batches of a job of the DRAGON fork (``total-number``) among its workers, at least one for each.
 
-    The original replaces the eighth argument of the first replica type by ``--num_batches=<total ÷ workers>``, whatever
-    it was. Here that flag of the training container is replaced.
+    The original replaces the eighth argument of the first replica type with ``--num_batches=<total ÷ workers>``,
+    whatever that argument is. Here, the flag ``--num_batches`` of the training container is replaced.
     """
     if not spec.batches:
         return

@@ -1,4 +1,4 @@
-"""The services of a job, its disruption budget, and all its other objects but pods."""
+"""The Services of a job, its disruption budget, and its other objects except pods."""
 
 from __future__ import annotations
 
@@ -23,13 +23,16 @@ ObjectKey = tuple[str, str]
 
 
 def job_objects(job: Job) -> dict[ObjectKey, Callable[[], Body]]:
-    """How each object of the job except pods is made, in the order of creation. Existing ones need only their name."""
+    """The functions that build each object of the job except pods, in the order of creation.
+
+    For existing objects, only the key is needed.
+    """
     plugins = volcano_plugins.plugin_objects(job) if job.dialect is Dialect.VOLCANO else {}
     return {**plugins, **_services(job)}
 
 
 def build_objects(job: Job) -> list[Body]:
-    """Everything but pods, in the order of creation."""
+    """All objects of the job except pods, in the order of creation."""
     return [make() for make in job_objects(job).values()]
 
 
@@ -52,11 +55,11 @@ MOST_ADDRESSES: Final = 100
 
 
 def are_headless(job: Job) -> bool:
-    """Whether the services of replicas are headless.
+    """Whether the Services of replicas are headless.
 
-    With a cluster address, a name resolves as soon as its service exists, before its pod has an address. The name of a
-    headless service does not exist until then, and a DNS cache repeats this for up to 30 seconds to peers that resolved
-    it too early.
+    The name of a Service with a cluster address resolves as soon as the Service exists, before its pod has an address.
+    The name of a headless Service does not resolve until then. If a peer resolves the name too early, a DNS cache
+    repeats the negative answer for up to 30 seconds.
     """
     asked = job.annotations.get(names.SERVICES) == "headless"
     return asked or sum(spec.most for spec in job.replica_specs) > MOST_ADDRESSES
@@ -93,7 +96,7 @@ def _service(
     publish: bool = True,
     headless: bool = True,
 ) -> Body:
-    # TensorFlow servers look for each other before any of them is ready, so their names must be there by then.
+    # TensorFlow servers connect to each other before any of them is ready, so their names must resolve before that.
     spec: Body = {"selector": dict(selector), "publishNotReadyAddresses": publish}
     if headless:
         spec["clusterIP"] = "None"
@@ -103,8 +106,9 @@ def _service(
 
 
 def _all_ports(job: Job, spec: ReplicaSpec) -> list[Body]:
-    """The ports of the service, and those that other containers of the pod declare: unlike a pod's address, a
-    cluster address leads only to the service's ports.
+    """The ports of the Service, including the ports that other containers of the pod declare.
+
+    Unlike the address of a pod, a cluster address forwards only the Service's ports.
     """
     ports = _ports(job, spec)
     taken = {(port["port"], port.get("protocol", "TCP")) for port in ports}
@@ -118,7 +122,7 @@ def _all_ports(job: Job, spec: ReplicaSpec) -> list[Body]:
 
 
 def _ports(job: Job, spec: ReplicaSpec) -> list[Body]:
-    """v1 publishes every port of the training container; the others only TensorFlow's."""
+    """The published ports. v1 publishes every port of the training container, other formats only TensorFlow's port."""
     own = {"name": PORT_NAME[job.dialect], "port": spec.port, "targetPort": spec.port}
     if job.dialect is not Dialect.TFJOB_V1:
         return [own]
@@ -137,12 +141,12 @@ def _ports(job: Job, spec: ReplicaSpec) -> list[Body]:
 
 
 def budget_names(job: Job) -> tuple[str, ...]:
-    """The name of the job's PodDisruptionBudget, if it has one: a single pod is not a gang."""
+    """The name of the job's PodDisruptionBudget, if it has a budget. A single pod is not a gang and has none."""
     return (f"tf-job-pdb-{job.key.name}",) if job.disruption_budget and len(job.replicas) > 1 else ()
 
 
 def build_budgets(job: Job) -> list[Body]:
-    """The disruption budget of the job, if it has one: none of its pods may be evicted, as with the tf-operator."""
+    """The job's disruption budget, if it has a budget. As in tf-operator, the budget forbids evictions of its pods."""
     spec = {"minAvailable": len(job.replicas), "selector": {"matchLabels": {names.JOB_UID: job.uid}}}
     return [
         {

@@ -1,8 +1,8 @@
-"""Volcano's job plugins: env (index variables), svc (host files, names, network policy) and ssh; its labels of pods.
+"""Volcano's job plugins: env (index variables), svc (host files, names, network policy) and ssh, and labels of pods.
 
 The ssh plugin is a Secret with a key pair and a client configuration, mounted into every container. Names, keys and
-modes are those of volcano-sh/volcano, ``pkg/controllers/job/plugins/ssh``. Key pairs are an input: the Secret has none
-until ``with_key_pair``, unless the job has its own.
+modes are those of ``pkg/controllers/job/plugins/ssh`` (volcano-sh/volcano). Key pairs are an input: ``with_key_pair``
+adds a pair to the Secret, unless the job has its own pair.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _INDEX_VARIABLES: Final = ("VK_TASK_INDEX", "VC_TASK_INDEX")
 
 
 def config_map_name(job: str) -> str:
-    """The name of the ConfigMap with the host files of the job of this name."""
+    """The name of the ConfigMap with the host files of a job."""
     return f"{job}-svc"
 
 
 def task_hosts(job: Job, spec: ReplicaSpec) -> list[str]:
-    """The names of a task's pods, as in its host file. A template with a fixed host name has one for all."""
+    """The names of a task's pods, as in its host file. If the template has a fixed host name, all pods share a name."""
     hosts = (".".join(names.pod_host(job, replica)) for replica in spec.ids)
     return list(dict.fromkeys(hosts))
 
@@ -45,7 +45,7 @@ def host_file_data(job: Job) -> dict[str, str]:
 
 
 def plugin_objects(job: Job) -> dict[tuple[str, str], Callable[[], Body]]:
-    """How the ConfigMap and the NetworkPolicy of the svc plugin are made, by kind and name."""
+    """The functions that build the ConfigMap and the NetworkPolicy of the svc plugin, by kind and name."""
     makers: dict[tuple[str, str], Callable[[], Body]] = {}
     if job.plugins.svc:
         makers["ConfigMap", config_map_name(job.key.name)] = partial(_config_map, job)
@@ -70,7 +70,7 @@ def _network_policy(job: Job) -> Body:
 
 
 def apply_plugins(job: Job, replica: ReplicaId, body: Body) -> None:
-    """Edit a pod spec as the job's plugins do."""
+    """Apply the changes of the job's plugins, and its volumes, to a pod spec."""
     if job.plugins.env:
         index = [{"name": name, "value": str(replica.index)} for name in _INDEX_VARIABLES]
         _each_container(body, "env", index, init=True)
@@ -103,22 +103,22 @@ _PREFIX: Final = "volcano.sh/"
 _PREEMPTABLE: Final = f"{_PREFIX}preemptable"
 _COOLDOWN: Final = f"{_PREFIX}cooldown-time"
 
-# Of the job's annotations and labels those that its pods have, too.
+# Annotations and labels of the job that are copied to its pods.
 _COPIED_ANNOTATIONS: Final = (_PREEMPTABLE, _COOLDOWN, f"{_PREFIX}revocable-zone")
 _COPIED_LABELS: Final = (_PREEMPTABLE, _COOLDOWN)
-# One of them: the first that is there.
+# Only the first of these annotations that the job has is copied.
 _DISRUPTION_BUDGET: Final = (f"{_PREFIX}jdb-min-available", f"{_PREFIX}jdb-max-unavailable")
 
 
 def pod_annotations(job: Job, spec: ReplicaSpec, index: int, attempt: str, retries: int) -> dict[str, str]:
-    """Annotations of a pod of ``attempt`` (``Attempts.label``), created after this number of ``retries``."""
+    """The annotations of a pod of ``attempt`` (``Attempts.label``), created after this number of ``retries``."""
     first = attempt.partition(".")[0]
     own = {
         "task-index": str(index),
         "task-spec": spec.name,
         "job-name": job.key.name,
         "queue-name": job.scheduling.queue,
-        # How often the whole job was restarted before this attempt.
+        # The number of restarts of the whole job before this attempt.
         "job-version": str(max(0, int(first) - 1) if first.isdecimal() else 0),
         "job-retry-count": str(retries),
         "template-uid": f"{job.key.name}-{spec.name}",
@@ -131,7 +131,7 @@ def pod_annotations(job: Job, spec: ReplicaSpec, index: int, attempt: str, retri
 
 
 def pod_labels(job: Job) -> dict[str, str]:
-    """Labels of the job that its pods have, too; those of a replica are in ``names.replica_labels``."""
+    """The labels of the job that its pods also have; ``names.replica_labels`` has the labels of a replica."""
     return _copied(job.labels, _COPIED_LABELS)
 
 
@@ -144,12 +144,12 @@ _PRIVATE, _PUBLIC, _AUTHORIZED, _CONFIG = "id_rsa", "id_rsa.pub", "authorized_ke
 
 _FOLDER: Final = ".ssh"
 _FOR_ROOT: Final = 0o600
-_FOR_OTHERS: Final = 0o644  # another path is another user's home, and who that is is not known
+_FOR_OTHERS: Final = 0o644  # another path is in the home of another user, who is unknown
 
 
 @dataclass(frozen=True, slots=True)
 class KeyPair:
-    """A key pair as OpenSSH reads it: PEM, and one line of ``authorized_keys``."""
+    """A key pair in OpenSSH's formats: PEM, and a line of ``authorized_keys``."""
 
     private: str = field(repr=False)
     public: str
@@ -161,7 +161,7 @@ def secret_name(job: Job) -> str:
 
 
 def key_secret(job: Job) -> Body:
-    """The Secret of the plugin; without keys unless the job has them."""
+    """The Secret of the plugin, without keys unless the job has its own."""
     plugin = job.plugins.ssh or SSHPlugin()
     body: Body = {
         "apiVersion": "v1",
@@ -180,7 +180,7 @@ def lacks_keys(secret: Body) -> bool:
 
 
 def with_key_pair(secret: Body, pair: KeyPair) -> Body:
-    """The Secret with this pair, whose private key gives access to every pod of the job."""
+    """The Secret with this key pair. Its private key gives access to every pod of the job."""
     keys = {_PRIVATE: pair.private, _PUBLIC: pair.public, _AUTHORIZED: pair.public}
     return {**secret, "data": {**secret["data"], **{key: _encoded(text) for key, text in keys.items()}}}
 
@@ -190,7 +190,7 @@ def _encoded(text: str) -> str:
 
 
 def client_config(job: Job, port: int) -> str:
-    """The configuration of the client: an entry for each host, by the name of its pod, without checks of host keys."""
+    """The configuration of the SSH client, without checks of host keys: an entry for each host, by its pod's name."""
     lines = ["StrictHostKeyChecking no", "UserKnownHostsFile /dev/null"]
     replicas = (ReplicaId(spec.type, index) for spec in job.replica_specs for index in range(spec.most))
     for host, subdomain in dict.fromkeys(names.pod_host(job, replica) for replica in replicas):

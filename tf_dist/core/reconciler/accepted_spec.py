@@ -1,10 +1,10 @@
-"""The last accepted spec of a job, which stays in force after an invalid edit. While the current spec is accepted, the
-status names it by generation and digest.
+"""The last accepted spec of a job, which stays in force after an invalid edit.
 
-A refused edit replaces it in the document, so the controller writes the previous version into the status together with
-the refusal. If no controller ran at the time of the edit, the accepted spec is lost, and pods are not changed until the
-spec is corrected. A job may never have had a valid spec (``kubectl apply`` without validation). Its status then has the
-error, and nothing else is done (``plan_for_invalid_spec``).
+While the current spec is accepted, the status contains its generation and digest. A refused edit replaces the accepted
+spec in the document, so the controller writes the previous version into the status together with the refusal. If no
+controller ran at the time of the edit, the accepted spec is lost, and pods are not changed until the spec is corrected.
+If a job has never had a valid spec (``kubectl apply`` without validation), the controller only writes the error into
+the status (``plan_for_invalid_spec``).
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from tf_dist.core.reconciler.job_events import spec_events
 from tf_dist.core.reconciler.status_writer import SPEC_ACCEPTED, spec_condition
 from tf_dist.errors import InvalidJob
 
-# Beside the spec these say what a job is. Others of ours are commands and marks, which hold as they are now.
+# In addition to the spec, these annotations and labels define a job. The other annotations of tf-dist are commands and
+# marks. Their current values always apply.
 _KEYS: Final = frozenset(
     {
         names.MIN_WORKERS,
@@ -54,15 +55,15 @@ _KEYS: Final = frozenset(
     }
 )
 _PREFIXES: Final = ("volcano.sh/", "scheduling.volcano.sh/", "kueue.x-k8s.io/")
-# Characters of JSON that a status carries for an accepted spec: as many as Kubernetes takes in annotations. The whole
-# object must stay below the 1.5 MiB that etcd takes.
+# The maximum size of an accepted spec in a status, in characters of JSON: Kubernetes' limit for annotations. The whole
+# object must stay below etcd's limit of 1.5 MiB.
 _MOST_TEXT: Final = 262_144
 _MOST_MESSAGE: Final = 4_096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredSpec:
-    """The job in force of a stored job (None: there is none), its spec, and the current one if it is refused."""
+    """The job in force of a stored job, or None; its accepted spec; and the current spec if it is refused."""
 
     job: Job | None
     accepted: AcceptedSpec | None = None
@@ -73,7 +74,7 @@ class StoredSpec:
 def read_stored_spec(
     stored: Document, status: Status, previous: tuple[Document, StoredSpec] | None = None
 ) -> StoredSpec:
-    """The job of ``stored``, or the last accepted one.
+    """The job of ``stored``, or the last accepted job.
 
     ``previous``: the previously read version of this job, and its result.
     """
@@ -85,7 +86,7 @@ def read_stored_spec(
     try:
         job = read(stored)
         if runtime_id:
-            job = replace(job, spec_defaults=runtime_id)  # it is written again
+            job = replace(job, spec_defaults=runtime_id)  # the controller writes it again
         digest = _digest(_source(stored, job.spec_defaults))
         if before is not None and before.document and before.digest != digest:
             problems = update_problems(before.document, stored)
@@ -108,7 +109,7 @@ def _last_accepted(stored: AcceptedSpec | None, previous: tuple[Document, Stored
     document, reading = previous
     accepted = reading.accepted
     if accepted is None or accepted.generation < stored.generation:
-        return stored  # another controller has accepted a later one
+        return stored  # another controller has accepted a later spec
     if reading.refused is None and reading.job is not None:
         said = _source(document, reading.job.spec_defaults)
         accepted = replace(accepted, document=json.loads(said) if len(said) <= _MOST_TEXT else {})
@@ -127,16 +128,16 @@ def _left_out_runtime_id(stored: Document, before: AcceptedSpec | None) -> dict[
 
 
 def unknown_keys(stored: Document) -> str:
-    """The unknown keys of a stored job, each with the most similar known one. Several times as slow as ``read``."""
+    """The unknown keys of a stored job, each with the most similar known key. Several times as slow as ``read``."""
     try:
         warnings = parse(as_written(stored), strict=False, limit=PROBLEM_LIMIT).warnings
     except InvalidJob:
-        return ""  # the controller takes less exception than the checks of files: of pod templates it reads the frame
+        return ""  # the controller is less strict than the checks of files: it reads only parts of pod templates
     return "; ".join(str(one) for one in warnings if one.message.startswith("unknown key"))[:_MOST_MESSAGE]
 
 
 def all_problems(stored: Document, first: InvalidJob) -> InvalidJob:
-    """The problems of an invalid document, from the strict parser; of very many the first."""
+    """The problems of an invalid document, from the parser of files, up to a limit."""
     try:
         parse(as_written(stored), strict=False, limit=PROBLEM_LIMIT)
     except InvalidJob as every:
@@ -145,7 +146,7 @@ def all_problems(stored: Document, first: InvalidJob) -> InvalidJob:
 
 
 def _source(stored: Document, defaults: Mapping[str, Any] | None = None) -> str:
-    """The parts of the document from which the job is read, in one form, without fields that a controller writes."""
+    """The parts of the document that define the job, in a canonical form, without fields that a controller writes."""
     metadata = mapping(stored.get("metadata"))
     parts = {
         key: {name: value for name, value in mapping(metadata.get(key)).items() if _is_of_spec(name)}
@@ -164,7 +165,7 @@ def _digest(said: str) -> str:
 
 
 def _in_force(stored: Document, accepted: AcceptedSpec | None) -> Job | None:
-    """The last accepted job; None if there was none, it was not kept, or it can no longer be read.
+    """The last accepted job; None if no spec was accepted, it was not kept, or it can no longer be read.
 
     Suspension is not part of it: a job is suspended even if the rest of the edit is invalid.
     """
@@ -186,9 +187,9 @@ def _in_force(stored: Document, accepted: AcceptedSpec | None) -> Job | None:
 
 
 def plan_for_invalid_spec(document: Document, before: Status, refused: RefusedSpec, now: float) -> Plan:
-    """The plan for a job without any valid spec: its status has the error, and its pods are not changed.
+    """The plan for a job without any valid spec: its status contains the error, and its pods are not changed.
 
-    It names no controller, because that of another release may be able to parse the spec.
+    The status names no controller, because a controller of another release may be able to parse the spec.
     """
     if before.finished or "deletionTimestamp" in mapping(document.get("metadata")):
         return Plan(before)

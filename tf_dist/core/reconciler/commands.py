@@ -20,7 +20,7 @@ from tf_dist.core.model.status import Phase, Status
 from tf_dist.core.reconciler import restarts
 
 COMMAND: Final = "Command"
-# A server that was set back may show one again that was deleted.
+# The number of stored uids: a server that was set back may show a deleted Command again.
 _REMEMBERED: Final = 8
 COMMANDED_PHASES: Final = frozenset(
     {Phase.ABORTING, Phase.TERMINATING, Phase.COMPLETING, Phase.RESTARTING, Phase.PENDING, Phase.FAILED}
@@ -32,7 +32,7 @@ def _stop(phase: Phase, action: PolicyAction) -> Callable[[ReconcileContext], St
     return lambda s: s.status.with_phase(phase, s.now, Reason.COMMAND_ISSUED, message)
 
 
-# What an action does to a job that is live. Any other does nothing: RestartTask and RestartPod have no target here.
+# The effects of actions on a live job. Other actions do nothing: RestartTask and RestartPod have no target here.
 _LIVE_ACTIONS: Final[Mapping[str, Callable[[ReconcileContext], Status]]] = {
     PolicyAction.ABORT_JOB.value: _stop(Phase.ABORTING, PolicyAction.ABORT_JOB),
     PolicyAction.TERMINATE_JOB.value: _stop(Phase.TERMINATING, PolicyAction.TERMINATE_JOB),
@@ -88,7 +88,7 @@ def _event(command: Document, before: Status, after: Status) -> EmitEvent:
 
 
 def _next(s: ReconcileContext) -> Document | None:
-    """The oldest Command, after those before it are deleted."""
+    """The oldest Command, after all executed Commands have been deleted."""
     commands = _commands(s)
     if not commands or any(_uid(one) in s.status.commands for one in commands):
         return None

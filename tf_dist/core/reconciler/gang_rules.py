@@ -1,23 +1,23 @@
 """The rules of an admitted gang: it is resized, gets other nodes, loses nodes, or is requeued.
 
 Resized: the replicas with the highest indexes are removed first, which is not a failure. If the others cannot continue
-with another number of replicas (``resize_restarts``), all restart, which does not count against the budget.
+with another number of replicas (``resize_restarts``), all restart. This does not count against the budget.
 
-Requeued: all pods are stale and are deleted, and the job waits for another admission. This counts against no budget.
-Replicas that have succeeded stay so.
+Requeued: all pods are stale and are deleted, and the job waits for another admission. Only an eviction counts against a
+budget, as a disruption. Succeeded replicas remain succeeded.
 
 Other nodes: admission does not know everything that the cluster's scheduler considers (zones of volumes, taints set by
 others, anti-affinity of other pods). Pods are pinned to the assigned nodes at first, so that gangs do not take each
-other's nodes. If the scheduler refuses a pod there, the pod is created again without the pin. It counts as assumed on
-any node until it is bound, and admission excludes the refused node for this job for a while.
+other's nodes. If the scheduler refuses a pod there, the pod is created again without the pin. The new pod counts as
+assumed on any node until it is bound, and admission excludes the refused node for this job for a while.
 
 Lost nodes: a cluster's taint manager deletes pods of a lost node when their toleration expires. The job does not wait
-for it. The recovery timeout is that of Kueue (``waitForPodsReady.recoveryTimeout``). A gang with only a part of its
-nodes does not work, and two such gangs can block each other forever. A gang that can run with fewer replicas does so.
-Otherwise it is requeued, at its former position. Neither counts as a restart. A pod on an unreachable node may still
-run, and an old and a new attempt must not overlap. So the job does not start until Kubernetes has confirmed the end of
-such a pod (its node returned, was deleted, or is tainted ``node.kubernetes.io/out-of-service``). Until then the job's
-message names the pod and the node, and it is not admitted.
+for this. The recovery timeout is that of Kueue (``waitForPodsReady.recoveryTimeout``). A gang with only a part of its
+nodes does not work, and two such gangs can block each other forever. If a gang can run with fewer replicas, it
+continues with these. Otherwise, it is requeued at its former position. Neither counts against the budget. A pod on an
+unreachable node may still run, and an old and a new attempt must not overlap. Therefore the job does not start until
+Kubernetes has confirmed the end of such a pod (its node returned, was deleted, or is tainted
+``node.kubernetes.io/out-of-service``). Until then, the job is not admitted, and its message names the pod and the node.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ from tf_dist.core.reconciler.lifecycle_policy import (
 
 
 def resize(s: ReconcileContext) -> Status | None:
-    """Change the replica counts or nodes of the admission, by a verdict or by the document. Pods follow."""
+    """Change the replica counts or nodes of the admission, by a verdict or by the document."""
     admission = s.status.admission
     if admission is None:
         return None
@@ -118,10 +118,10 @@ def with_size(s: ReconcileContext, admission: Admission, before: Sizes, message:
     )
 
 
-# Seconds: the back-off before the gang tries again, doubling up to the longest.
+# Seconds: the first back-off of a requeued gang, which doubles up to the longest.
 _FIRST_PAUSE: Final = 60.0
 _LONGEST_PAUSE: Final = 3600.0
-# The share of a back-off that depends on the job: gangs that failed together do not come back together.
+# The share of a back-off that depends on the job: gangs that failed at the same time retry at different times.
 _SPREAD: Final = 0.1
 _DIGITS: Final = 36
 
@@ -169,7 +169,7 @@ def requeue_evicted(s: ReconcileContext, answered: DecidedEvents, *, fall_back: 
 
 
 def fail_invalid_objects(s: ReconcileContext) -> Status | None:
-    """Fail an admitted gang if the API server finds one of its objects invalid, because retries cannot succeed."""
+    """Fail an admitted gang if the API server rejects one of its objects as invalid: retries cannot succeed."""
     if not s.observed.invalid or s.status.admission is None:
         return None
     reason, why = Reason.PODS_REJECTED, s.observed.last_error or ""
@@ -184,7 +184,7 @@ _REJECTIONS: Final = {
 
 
 def requeue_unplaced(s: ReconcileContext) -> Status | None:
-    """Requeue the gang if pods found no node in time, or cannot be created. A change of its spec ends the back-off."""
+    """Requeue the gang if pods got no node in time, or cannot be created. A change of its spec ends the back-off."""
     due = unplaced_due_at(s)
     if due is None:
         return None
@@ -198,8 +198,10 @@ def requeue_unplaced(s: ReconcileContext) -> Status | None:
 
 
 def requeue_incomplete(s: ReconcileContext) -> Status | None:
-    """Restart all replicas together if replicas that decide success ended before the gang was complete, because the
-    cluster's scheduler had refused nodes to others. A job whose replicas do not need each other has a lower minimum.
+    """Requeue the gang if replicas that decide success ended before the gang was complete.
+
+    In this case, the cluster's scheduler had refused nodes to other replicas. All replicas then start together. A job
+    whose replicas do not need each other has a lower minimum.
     """
     ended = [replica for replica, pod in s.facts.current.items() if pod.phase is PodPhase.SUCCEEDED]
     if not ended or not (s.status.reason == Reason.UNSCHEDULABLE or refused_pods(s)):
@@ -215,7 +217,7 @@ def requeue_incomplete(s: ReconcileContext) -> Status | None:
 
 
 def refused_pods(s: ReconcileContext) -> list[PodView]:
-    """The pods to which the cluster's scheduler refuses nodes, if the gang has not been complete without them."""
+    """The pods to which the cluster's scheduler refuses nodes, if the gang has never been complete and needs them."""
     admission = s.status.admission
     if admission is None or admission.complete is not None or (s.integration is not None and s.integration.pods_first):
         return []
@@ -227,7 +229,7 @@ def refused_pods(s: ReconcileContext) -> list[PodView]:
 def _released(s: ReconcileContext, reason: Reason, why: str, when: str) -> Status:
     requeues = s.status.requeues + 1
     following = _next_fallback(s)
-    # A fallback that has not had its turn since the first is tried at once.
+    # The next fallback is tried immediately. The back-off follows the last fallback.
     pause = 0.0 if following else requeue_backoff(s.job.uid, requeues)
     not_before = round_time(s.now + pause)
     then = (
@@ -248,7 +250,7 @@ def _released(s: ReconcileContext, reason: Reason, why: str, when: str) -> Statu
 def requeue(s: ReconcileContext, status: Status, reason: str, message: str, *, fall_back: bool = False) -> Status:
     """``status`` without an admission, with all pods stale: the job waits for another admission.
 
-    ``fall_back``: its next fallback comes first; after the last one, the document itself.
+    ``fall_back``: its next fallback comes first. After the last fallback, the document itself comes first.
     """
     status = restarts.keep_container_restarts(s, status, s.facts.current)
     status = replace(status, fallback_from=_next_fallback(s) if fall_back else 0)
@@ -256,14 +258,14 @@ def requeue(s: ReconcileContext, status: Status, reason: str, message: str, *, f
 
 
 def _next_fallback(s: ReconcileContext) -> int:
-    """The fallback after the one that ran; 0 after the last, and with another gang scheduler."""
+    """The fallback after the admitted fallback; 0 after the last fallback, and with another gang scheduler."""
     if s.integration is not None:
         return 0
     return (s.status.fallback + 1) % (len(s.job.fallbacks) + 1)
 
 
 def requeue_backoff(uid: str, count: int) -> float:
-    """Seconds before the next try of a gang that was requeued ``count`` consecutive times."""
+    """The back-off, in seconds, of a gang that was requeued ``count`` consecutive times."""
     pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(count - 1, 30))
     length = 5
     part = int(short_hash(uid, count, length=length), _DIGITS) / float(_DIGITS**length)
@@ -271,7 +273,7 @@ def requeue_backoff(uid: str, count: int) -> float:
 
 
 def unplaced_due_at(s: ReconcileContext) -> float | None:
-    """When the gang is requeued if nothing changes; None if every pod has, or had, its node."""
+    """When the gang is requeued if nothing changes; None if no pod waits for a node, or the gang was once complete."""
     if s.status.admission is None or s.status.admission.complete is not None:
         return None
     if s.integration is not None and s.integration.pods_first:
@@ -281,7 +283,10 @@ def unplaced_due_at(s: ReconcileContext) -> float | None:
 
 
 def _unplaced(s: ReconcileContext) -> Iterator[tuple[ReplicaId, float]]:
-    """The replicas without a node, and since when; without a pod only if a refusal must be the reason."""
+    """The replicas without a node, and the start of their wait.
+
+    A replica without a pod is included only if a rejection of its pod must be the reason.
+    """
     at = s.status.admission.at if s.status.admission is not None else 0.0
     expected = not s.facts.stale and not s.status.backoffs
     startable = startable_replicas(s.job, s.status)
@@ -298,19 +303,20 @@ def _unplaced(s: ReconcileContext) -> Iterator[tuple[ReplicaId, float]]:
 
 
 def _refusal(s: ReconcileContext, replicas: Iterable[ReplicaId]) -> str:
-    """The message of the scheduler about the first of these replicas that has one; "" for none."""
+    """The scheduler's message about the first of these replicas with such a message; "" without any."""
     pods = (s.facts.current.get(replica) for replica in replicas)
     return next((pod.unschedulable for pod in pods if pod is not None and pod.unschedulable), "")
 
 
-# Nodes that the scheduler refuses to pods, and nodes that are drained
+# Nodes that the scheduler refuses to pods, and drained nodes
 
-# Seconds that the cluster's scheduler has to bind a pod to the node that admission chose.
+# Seconds within which the cluster's scheduler must bind a pod to its assigned node.
 UNPIN_AFTER: Final = 30.0
-# Seconds, from then or from when the job may try again, for which admission leaves the node out for the job.
+# Seconds for which admission excludes a refused node for the job, from this time or from the end of the job's back-off.
 NODE_EXCLUDED_FOR: Final = 600.0
 _MOST_REFUSED: Final = 32
-# What kube-scheduler reports of a node to which a bound volume of the pod does not belong; the second in older ones.
+# Messages of kube-scheduler about a node to which a bound volume of the pod does not belong. The second message is that
+# of older versions.
 _VOLUME_IS_ELSEWHERE: Final = (
     "didn't match PersistentVolume's node affinity",
     "had volume node affinity conflict",
@@ -346,11 +352,11 @@ def unpin_pods(s: ReconcileContext) -> Status | None:
 
 
 def leave_closed_nodes(s: ReconcileContext) -> Status | None:
-    """Delete pods without a node whose assigned node accepts no such pods (it is drained), because the cluster's
-    scheduler would refuse them there.
+    """Delete unbound pods whose assigned node accepts no such pods, for example because it is drained.
 
-    Their replicas wait for other nodes, which admission assigns in its next cycle (``Resize``). They may go to any node
-    if it does not in time, or if a topology domain is required.
+    The cluster's scheduler would refuse these pods there. Their replicas wait for other nodes, which admission assigns
+    in its next cycle (``Resize``). They may go to any node if admission does not assign nodes in time, or if a topology
+    domain is required.
     """
     admission, lost = s.status.admission, replicas_on_closed_nodes(s)
     if admission is None or not lost:
@@ -360,7 +366,7 @@ def leave_closed_nodes(s: ReconcileContext) -> Status | None:
     for replica in waiting:
         attempts = attempts.next_pod(replica)
     status = replace(s.status, attempts=attempts, observed_replicas=s.status.observed_replicas.difference(waiting))
-    # A verdict assigns nodes to some of them at least, and comes first.
+    # A verdict assigns nodes to at least some of them, and has precedence.
     if s.standing_resize is None and (requires_domain(s.job) or (due is not None and due <= s.now)):
         named = join_names([f"{replica} from {node}" for replica, node in sorted(lost.items())])
         message = f"{s.status.message}; goes to any node that takes pods: {named}"
@@ -401,12 +407,12 @@ def exclude_nodes(refused: Mapping[str, float], nodes: Collection[str], now: flo
 
 
 def _unschedulable_since(pod: PodView) -> float:
-    """The time since which the scheduler has found no node for the pod; infinity if it has, or need not."""
+    """The time since which the scheduler has found no node for the pod; inf if the pod does not wait for a node."""
     return pod.created_at if pod.unschedulable and pod.waits_for_node and pod.created_at is not None else inf
 
 
 def _unpin_at(pod: PodView) -> float:
-    """When the pod may go to any node: at once where its volume is on another node, which does not change."""
+    """When the pod may go to any node: immediately if its volume is on another node, because this does not change."""
     elsewhere = bool(pod.pinned) and any(words in pod.unschedulable for words in _VOLUME_IS_ELSEWHERE)
     return _unschedulable_since(pod) + (0.0 if elsewhere else UNPIN_AFTER)
 
@@ -423,14 +429,14 @@ def _without(placement: Placement, lost: dict[ReplicaId, str]) -> Placement:
 # Lost nodes
 
 DEFAULT_RECOVERY_TIMEOUT: Final = 300.0
-# A pass that comes so many seconds late means that the clock was set ahead, or that no controller ran.
+# Seconds: if a pass is later than this, the clock was set ahead, or no controller ran.
 _LATE: Final = 60.0
-# Seconds that a kubelet needs to remove a pod whose grace period is over.
+# Seconds that a kubelet needs to remove a pod after its grace period.
 _CLEARING: Final = 30.0
 
 
 def recovery_timeout(s: ReconcileContext) -> float:
-    """Seconds that a gang may lack a part of its nodes: the job's setting, otherwise the queue's."""
+    """Seconds for which a gang may lack a part of its nodes: the job's setting, otherwise the queue's."""
     return s.job.scheduling.recovery_timeout or s.observed.recovery_timeout or DEFAULT_RECOVERY_TIMEOUT
 
 
@@ -450,7 +456,7 @@ def _lacking(s: ReconcileContext) -> Iterator[ReplicaId]:
     Back-offs, dependencies and grace periods are not reasons to requeue. If a gang has never been complete,
     ``requeue_unplaced`` handles replicas that wait for a node.
     """
-    # The pods that have nodes are the minimum of the gang. The others may wait for theirs as long as it takes.
+    # The gang's minimum has nodes. The other pods may wait for their nodes without a limit.
     least = replica_bounds(s.job)
     elastic = any(least[spec.type][0] < spec.replicas for spec in s.job.replica_specs)
     if not elastic and s.facts.gang_has_nodes(s.job):
@@ -495,7 +501,7 @@ def recovery_due_at(s: ReconcileContext) -> float | None:
 
 
 def _incomplete_since(s: ReconcileContext, admission: Admission) -> float | None:
-    """Since when the gang is incomplete, or None. Time without a controller, which creates pods, does not count."""
+    """The time since which the gang is incomplete, or None. Time without a controller does not count."""
     since = admission.incomplete
     late = since is not None and s.now > since + recovery_timeout(s) + _LATE
     return s.now if late else since

@@ -1,8 +1,9 @@
-"""Reads one job for a pass into a ``ReconcileContext``, from its stored and observed state: once, and again after each
-transition that changes the job's current pods (``with_status``).
+"""The context of a pass: a job, read from its stored and observed state into a ``ReconcileContext``.
+
+It is read once, and again after each transition that changes the job's current pods (``with_status``).
 
 Times in a stored status are limited first (``without_clock_skew``): no past event is in the future, and no wait is
-longer than if it started now. So a clock that was an hour ahead costs one write and no wait.
+longer than if it started now. Therefore a clock that was an hour ahead costs one write and no wait.
 """
 
 from __future__ import annotations
@@ -84,24 +85,25 @@ def with_default_scheduler(job: Job, status: Status, gang: str) -> Status:
 
 
 def with_accepted_spec(status: Status, accepted: AcceptedSpec | None, refused: RefusedSpec | None) -> Status:
-    """The status with the accepted and the refused spec; unchanged if neither is known, or the job has ended."""
+    """The status with the accepted and the refused spec, unchanged if both are unknown or the job has ended."""
     if status.finished or (accepted is None and refused is None):
         return status
-    # The message of a refusal stays as long as the spec does: else two releases would exchange it for ever.
+    # Keep the message of a refusal as long as the spec is the same: otherwise, two releases would replace each other's
+    # message forever.
     same = status.refused_spec is not None and status.refused_spec == refused
     kept = status.refused_spec if same else refused
     following = updated(status, accepted_spec=accepted or status.accepted_spec, refused_spec=kept)
     before = status.accepted_spec
     if accepted is None or before is None or accepted.digest == before.digest or status.admission is not None:
         return following
-    # What the cluster refused was another spec: the back-off ends.
+    # The cluster refused a different spec, so the back-off ends.
     return replace(following, requeues=0, not_before=0.0)
 
 
 def classify_pods(
     job: Job, status: Status, pods: tuple[PodView, ...], departed: tuple[PodView, ...] = ()
 ) -> PodClassification:
-    """Sort the pods of a job into current and stale, and count."""
+    """Classify the pods of a job as current or stale, and count them."""
     sizes = {spec.type: spec for spec in job.replica_specs}
     current: dict[ReplicaId, PodView] = {}
     stale: list[PodView] = []
@@ -109,7 +111,7 @@ def classify_pods(
         replica = pod.replica
         spec = sizes.get(replica.type)
         outdated = spec is None or replica.index >= spec.replicas or pod.attempt != status.attempts.label(replica)
-        # This controller never creates two pods for one replica; wherever the second comes from, one of them must go.
+        # This controller never creates two pods for a replica. If two exist, one of them must be deleted.
         if outdated or replica in current:
             stale.append(pod)
         else:
@@ -141,7 +143,7 @@ def _count(
 ) -> dict[str, Counts]:
     tallies: dict[str, list[int]] = {spec.type: [0, 0, 0, 0, 0, 0, 0] for spec in job.replica_specs}
     for pod in stale:
-        # It is deleted in this very pass, or was before.
+        # This pass or an earlier pass deletes it.
         if pod.replica.type in tallies:
             tallies[pod.replica.type][5] += 1
     for replica, pod in current.items():
@@ -149,7 +151,7 @@ def _count(
         tally[6] += pod.restarts
         if replica in succeeded:
             continue
-        # A pod that is being deleted ends with a signal: that is not a failure of the replica.
+        # A pod that is being deleted ends with a signal. This is not a failure of the replica.
         if pod.deleting:
             tally[5] += 1
         elif pod.phase is PodPhase.FAILED:
@@ -172,14 +174,14 @@ def _count(
 # Pods that are lost with their node
 
 _TAINTS: Final = frozenset({"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"})
-# What an API server adds to pods without a toleration (DefaultTolerationSeconds).
+# Seconds of the toleration that the API server adds to pods without one (DefaultTolerationSeconds).
 _TOLERATED: Final = 300.0
 # Seconds that a taint manager has to delete the pod itself.
 _LATER: Final = 10.0
 
 
 def node_loss_times(s: ReconcileContext) -> Iterator[float]:
-    """When pods will be lost if their nodes do not return."""
+    """The times at which pods are lost if their nodes do not return."""
     for pod in s.observed.pods if s.observed.unready else ():
         due = _lost_at(s.job, s.observed, pod)
         if due is not None:
@@ -219,7 +221,8 @@ def _speaks_of_it(toleration: Mapping[str, Any]) -> bool:
     return (every or key in _TAINTS) and effect in (None, "", "NoExecute")
 
 
-# Seconds by which the clocks of a cluster may differ: less is not worth a write of every job at a fail-over.
+# Seconds by which the clocks of a cluster may differ. Smaller differences do not justify a write of every job at a
+# failover.
 CLOCK_SKEW_TOLERANCE: Final = 5.0
 
 

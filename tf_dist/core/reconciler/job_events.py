@@ -1,6 +1,6 @@
-"""The Kubernetes Events of a job: what one pass records, from the status before and after it.
+"""The Kubernetes Events of a job that a pass records, from the status before and after the pass.
 
-Events that the training operator also has for ``kubeflow.org/v1`` TFJobs are in its words (``phase_text``).
+Events that the training operator also has for ``kubeflow.org/v1`` TFJobs use the operator's texts (``phase_text``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tf_dist.core.reconciler.status_writer import phase_text, resumed_text
 
 _STARTED_AT_ONCE: Final = frozenset({"", Reason.JOB_CREATED, Reason.RESUMED})
 
-# Reasons for which the training operator has an event of its own that says as much.
+# Reasons for which the training operator has its own event with the same content.
 _SAID_BY_OPERATOR: Final = frozenset({Reason.JOB_SUCCEEDED, Reason.SUSPENDED, Reason.RESUMED})
 _FAILED: Final = frozenset({Phase.FAILED, Phase.TERMINATING, Phase.TERMINATED})
 _ENDS: Final = (
@@ -60,7 +60,7 @@ def _node_events(s: ReconcileContext) -> Iterator[EmitEvent]:
 
 
 def _deserves_event(job: Job, before: Status, after: Status) -> bool:
-    """Whether a Kubernetes Event is recorded. Expected transitions are in the conditions only."""
+    """Whether a Kubernetes Event is recorded. Expected transitions are only in the conditions."""
     if job.dialect is Dialect.TFJOB_V1 and after.reason in _SAID_BY_OPERATOR:
         return False
     resized = after.reason == Reason.RESIZED and after.message != before.message
@@ -99,7 +99,7 @@ def spec_events(before: Status, after: Status, unknown_keys: str) -> Iterator[Em
 
 
 def _container_events(before: Status, s: ReconcileContext) -> Iterator[EmitEvent]:
-    """An Event of each type of which the kubelet has restarted a container in its pod since ``before``."""
+    """An Event for each replica type with a container that the kubelet has restarted in its pod since ``before``."""
     after, pods = s.status, s.facts.current.values()
     if after.phase not in LIVE or after.attempts != before.attempts:
         return
@@ -115,7 +115,7 @@ def _container_events(before: Status, s: ReconcileContext) -> Iterator[EmitEvent
 
 
 def _exit_events(before: Status, s: ReconcileContext) -> Iterator[EmitEvent]:
-    """The events of pods that have ended since ``before``. Pods of a stopped job were stopped, and have none."""
+    """The events of pods that have ended since ``before``. The pods of a stopped job have no such events."""
     if before.phase not in LIVE:
         return
     ended = [
@@ -145,7 +145,7 @@ def _waiting_events(before: Status, s: ReconcileContext) -> Iterator[EmitEvent]:
     for pod in held:
         spec, (reason, message) = s.job.spec(pod.replica.type), pod.waiting or ("", "")
         name, found, rest = message.removeprefix("container ").partition(": ")
-        if not (found and message.startswith("container ")):  # else it is another one that it waits for
+        if not (found and message.startswith("container ")):  # otherwise, the message names another container
             name, rest = spec.container if spec else "", message
         if rest:
             text = f"Error pod {pod.name} container {name} waiting message: {rest}"
@@ -173,7 +173,7 @@ def _phase_events(before: Status, s: ReconcileContext) -> Iterator[EmitEvent]:
 
 
 def object_event(api_version: str, action: Create | Delete, error: Exception | None = None) -> EmitEvent | None:
-    """The operator's event about a created or deleted pod or service of a TFJob v1, or the error; else None."""
+    """The operator's event about a created or deleted pod or service of a TFJob v1, or about the error; else None."""
     kind = action.body["kind"] if isinstance(action, Create) else action.kind
     if api_version != Dialect.TFJOB_V1.value or kind not in ("Pod", "Service"):
         return None
@@ -186,7 +186,8 @@ def object_event(api_version: str, action: Create | Delete, error: Exception | N
 
 
 def combined_events(events: Iterable[EmitEvent]) -> list[EmitEvent]:
-    """The events of one pass. Routine events of the same type and reason are combined into one, which counts them:
+    """The events of a pass. Routine events of the same type and reason are combined into one event, which counts them.
+
     ``Created pod: a`` and ``Created pod: b`` become ``Created pod: a, b``, in a single write.
     """
     groups: dict[object, list[EmitEvent]] = {}

@@ -1,4 +1,4 @@
-"""The objects of a job: which of them are created, updated and deleted. No decisions are made here.
+"""The objects of a job: which of them are created, updated and deleted. The decisions are made in ``transitions``.
 
 A replica gets a pod when no pod of an older attempt exists that could overlap (``AttemptBarrier``). Pods with an old
 attempt label are deleted. A job that is not active keeps the pods of its clean-up policy, and their services.
@@ -27,7 +27,7 @@ from tf_dist.core.podbuilder import replica_pod, services, tf_config, volcano_pl
 
 
 def dependencies_met(s: ReconcileContext, spec: ReplicaSpec) -> bool:
-    """Whether the tasks that this one depends on are running: enough of their pods are ready or have succeeded."""
+    """Whether the tasks that this task depends on are running: enough of their pods are ready or have succeeded."""
     if spec.depends is None:
         return True
     up = (_is_up(s, type_) for type_ in spec.depends.on)
@@ -35,7 +35,7 @@ def dependencies_met(s: ReconcileContext, spec: ReplicaSpec) -> bool:
 
 
 def dependencies_unreachable(s: ReconcileContext, spec: ReplicaSpec) -> bool:
-    """Whether the tasks that this one depends on can never run, because too many of their pods have failed."""
+    """Whether the tasks that this task depends on can never run, because too many of their pods have failed."""
     if spec.depends is None or dependencies_met(s, spec):
         return False
     lost = (_is_lost(s, type_) for type_ in spec.depends.on)
@@ -60,7 +60,7 @@ def _is_lost(s: ReconcileContext, type_: str) -> bool:
     return other.replicas - s.facts.count(type_).failed < _needed(other) or dependencies_unreachable(s, other)
 
 
-# What is created
+# Creations
 
 
 def missing_objects(s: ReconcileContext) -> Iterator[Action]:
@@ -68,7 +68,7 @@ def missing_objects(s: ReconcileContext) -> Iterator[Action]:
     if s.status.phase in LIVE and takes_pods(s):
         yield from _companions(s)
         yield from _missing_pods(s)
-    # Last, so that a cluster that refuses a budget does not keep the pods from being created.
+    # Last, so that an error with a budget does not prevent the creation of pods.
     yield from _budgets(s)
 
 
@@ -116,7 +116,7 @@ def creatable_replicas(s: ReconcileContext) -> tuple[ReplicaId, ...]:
     )
 
 
-# Seconds by which a pod's deadline is later than its job's: a controller that lives decides first, and says why.
+# Seconds by which a pod's deadline is later than its job's. A running controller decides first, and reports the reason.
 _AFTER_JOB_DEADLINE: Final = 60.0
 _LONGEST_DEADLINE: Final = 2**31 - 1
 
@@ -124,8 +124,8 @@ _LONGEST_DEADLINE: Final = 2**31 - 1
 def _pod_deadline(s: ReconcileContext) -> int | None:
     """The remaining time of the job's deadline for a new pod, so that a job without a controller frees its nodes.
 
-    A pod's time counts from its start on a node. The job's time starts again when a gang that was admitted without
-    nodes has them (``follow_pod_phases``), so this time is added. None without a deadline.
+    A pod's time counts from its start on a node. If a gang was admitted without nodes, the job's time starts again when
+    the gang has nodes (``follow_pod_phases``), so the schedule timeout is added. None without a deadline.
     """
     limit, start = s.job.run_policy.active_deadline, s.status.start_time
     if limit is None or start is None:
@@ -142,17 +142,17 @@ def backoff_until(status: Status, replica: ReplicaId) -> float:
     return max((status.backoffs[key].until for key in keys if key in status.backoffs), default=0.0)
 
 
-# The nodes that admission assigned: which replica goes to which node
+# The assigned node of each replica
 
 
 def assign_nodes(
     job: Job, placement: Placement, facts: PodClassification, wanted: Collection[ReplicaId]
 ) -> dict[ReplicaId, str]:
-    """Free nodes for these replicas, which have none yet: the node to which the pod is pinned, otherwise the replica's
-    own, otherwise any other of its type.
+    """Free assigned nodes for these replicas, which are not bound to a node yet.
 
-    ``job`` has its admitted size. Other replicas keep their nodes. A replica without a free node is left out; the
-    cluster's scheduler finds a node for it.
+    A replica gets the node to which its pod is pinned, otherwise the replica's own node, otherwise any other node of
+    its type. ``job`` has its admitted size. Other replicas keep their nodes. A replica without a free node is left out:
+    the cluster's scheduler finds a node for it.
     """
     found: dict[ReplicaId, str] = {}
     for type_ in {replica.type for replica in wanted} if placement else ():
@@ -212,7 +212,7 @@ def replicas_on_closed_nodes(s: ReconcileContext) -> dict[ReplicaId, str]:
 
 
 def may_unpin(job: Job, admission: Admission) -> bool:
-    """Whether pods may go to any node. If a topology domain is required, only after the gang was complete in one."""
+    """Whether pods may go to any node. If a topology domain is required, only after the gang was complete in it."""
     return bool(admission.placement) and (admission.complete is not None or not requires_domain(job))
 
 
@@ -220,8 +220,8 @@ def may_unpin(job: Job, admission: Admission) -> bool:
 class AttemptBarrier:
     """The replicas that must not start yet, because an old and a new attempt must not overlap.
 
-    A pod of an older attempt of the job blocks all replicas; of a task, the replicas of that task; of a replica, that
-    replica.
+    A pod of an older attempt of the job blocks all replicas. A pod of an older attempt of a task blocks the replicas of
+    this task, and a pod of an older attempt of a replica blocks this replica.
     """
 
     job: bool
@@ -275,11 +275,11 @@ def _budgets(s: ReconcileContext) -> Iterator[Action]:
             yield Update(kind, name, {"spec": {"minAvailable": len(s.job.replicas)}})
 
 
-# What is deleted
+# Deletions
 
 
 def effective_clean_pod_policy(job: Job, status: Status) -> CleanPodPolicy:
-    """The clean-up policy in a phase in which the job is not active."""
+    """The clean-up policy of a job that is not active."""
     if status.phase in STOPPED:
         return CleanPodPolicy.RUNNING
     policy = job.run_policy.clean_pods

@@ -1,7 +1,7 @@
 """Events of a job's pods, sentences about them, and the lifecycle policy's action on each. The rows come from the job.
 
-A task's own rows precede the job's, and the first match decides. Without a match, a disrupted replica is restarted, and
-nothing else is done.
+The rows of a task precede the rows of the job, and the first match decides. Without a match, only disrupted replicas
+are restarted.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def derive_events(job: Job, status: Status, facts: PodClassification) -> Iterato
 
 
 def _unreturned(job: Job, status: Status, facts: PodClassification) -> Iterator[PodEvent]:
-    """Evictions with a pending policy: the pod was created again, and has not run yet."""
+    """Evictions with a pending policy timeout: the pod was created again, and has not run yet."""
     for spec in job.replica_specs:
         for replica in spec.ids:
             pod = facts.current.get(replica)
@@ -80,7 +80,7 @@ def _unreturned(job: Job, status: Status, facts: PodClassification) -> Iterator[
 
 
 def _present_events(job: Job, status: Status, facts: PodClassification) -> Iterator[PodEvent]:
-    # A job that waits may have a hundred thousand replicas, and edits that come faster than they are gone through.
+    # A waiting job may have a hundred thousand replicas, and edits that are more frequent than this loop is fast.
     never_ran = not facts.current and not status.observed_replicas
     for spec in job.replica_specs:
         for replica in () if never_ran else spec.ids:
@@ -114,7 +114,8 @@ def _of_replica(
     elif pod.node_lost:
         yield PodEvent(event=Event.NODE_LOST, spec=spec, replica=replica, disruption=pod.disruption)
     elif pod.deleting:
-        # However it ends in its grace period. A timeout counts from the end of that at the latest: then it can return.
+        # Its exit in the grace period is not relevant. A timeout counts from the end of the grace period at the latest,
+        # because the replica can return then.
         # A pod that was being deleted when it was first observed (scaled away, and wanted again) is not a disruption.
         if seen:
             yield PodEvent(
@@ -123,19 +124,19 @@ def _of_replica(
     elif pod.phase is PodPhase.PENDING:
         yield PodEvent(event=Event.POD_PENDING, spec=spec, replica=replica, since=end_of_second(pod.created_at))
     elif (judged := pod.training_end(spec)) is not None:
-        # Where the kubelet does not restart it, the others of its pod may run for ever.
+        # If the kubelet does not restart the container, other containers of its pod may run forever.
         restarted = judged is pod.last_exit or spec.pod_restart_policy != "Never"
         yield PodEvent(event=Event.POD_FAILED, spec=spec, replica=replica, exit=judged, handled=restarted)
 
 
 def _has_deadline_of_job(job: Job, spec: ReplicaSpec) -> bool:
-    """Whether pods end at the deadline of the job at their creation. It may have been raised since."""
+    """Whether pods have the deadline that the job had at their creation. It may have been raised since."""
     own = spec.pod_spec.get("activeDeadlineSeconds")
     return job.run_policy.active_deadline is not None and own is None
 
 
 def _of_gang(job: Job, facts: PodClassification) -> Iterator[PodEvent]:
-    """Volcano's Unknown: less than the gang's minimum runs, and another part cannot be scheduled."""
+    """Volcano's event Unknown: some pods run, but fewer than the gang's minimum, and others cannot be scheduled."""
     stuck = next((pod for pod in facts.current.values() if pod.unschedulable), None)
     if stuck is None or facts.gang_has_nodes(job):
         return
@@ -151,7 +152,7 @@ def held_pods(facts: PodClassification) -> list[PodView]:
 
 
 def describe_event(job: Job, occurrence: PodEvent) -> str:
-    """One sentence about an occurrence, without a full stop."""
+    """A sentence about an occurrence, without a period."""
     who = str(occurrence.replica) if occurrence.replica else occurrence.spec.name
     match occurrence.event:
         case Event.POD_FAILED:
@@ -179,7 +180,7 @@ def describe_event(job: Job, occurrence: PodEvent) -> str:
 
 
 def describe_events(job: Job, occurrences: Iterable[PodEvent]) -> str:
-    """The first few of several occurrences, and the number of others."""
+    """Sentences about the first occurrences, and the number of others."""
     sentences = [describe_event(job, occurrence) for occurrence in occurrences]
     more = len(sentences) - MAX_LISTED
     return "; ".join(sentences[:MAX_LISTED]) + (f"; and {more} more" if more > 0 else "")
@@ -209,8 +210,8 @@ _DISRUPTION_ACTIONS: Final[Mapping[DisruptionPolicy, Action]] = {
     DisruptionPolicy.FALLBACK: Action.FALL_BACK,
 }
 
-# The most severe first: where several events happened at once, it alone is done, and leaves nothing for the others.
-# What is not listed (Ignore; ResumeJob, which means something to a stopped job only) changes nothing.
+# The most severe action first. If several events occur at the same time, only the most severe action is executed, and
+# makes the others unnecessary. Other actions change nothing: Ignore, and ResumeJob, which is only for stopped jobs.
 SEVERITY: Final = (
     Action.FAIL_JOB,
     Action.TERMINATE_JOB,
@@ -223,7 +224,7 @@ SEVERITY: Final = (
     Action.RESTART_POD,
 )
 
-# The phases to which the actions lead that end a job.
+# The actions that end a job, and the phases to which they lead.
 END_PHASES: Final[Mapping[Action, Phase]] = {
     Action.FAIL_JOB: Phase.FAILED,
     Action.TERMINATE_JOB: Phase.TERMINATING,
@@ -234,7 +235,7 @@ END_PHASES: Final[Mapping[Action, Phase]] = {
 _TARGETED: Final = frozenset({Action.RESTART_TASK, Action.RESTART_POD})
 _RESTARTS: Final = _TARGETED | {Action.RESTART_JOB}
 
-# An eviction that leaves the pod behind as Failed is an eviction first; rows for failures still see it.
+# The events whose rows match, in order. If an eviction leaves a Failed pod, rows for failures also match it.
 _ALSO: Final[Mapping[Event, tuple[Event, ...]]] = {
     Event.POD_EVICTED: (Event.POD_EVICTED, Event.POD_FAILED),
     Event.NODE_LOST: (Event.NODE_LOST, Event.POD_EVICTED),
@@ -244,7 +245,7 @@ _ALSO: Final[Mapping[Event, tuple[Event, ...]]] = {
 def decide_action(job: Job, occurrence: PodEvent, now: float) -> PolicyDecision:
     """The decision about an event now. Disruption policies of the pipeline precede the job's rows.
 
-    A pod whose containers cannot be created is never restarted, because the next one would fail as well.
+    A pod whose containers cannot be created is never restarted, because the next pod would fail, too.
     """
     if occurrence.event in (Event.POD_EVICTED, Event.NODE_LOST):
         taken, policy = occurrence.disruption, job.run_policy
@@ -286,7 +287,8 @@ def next_policy_timeout(s: ReconcileContext) -> float | None:
 def policy_timeouts(job: Job, status: Status, facts: PodClassification, now: float) -> dict[str, float]:
     """The start times of events with a policy timeout, if no object has the time.
 
-    A disrupted pod is created again in the meantime. When that runs, the action is cancelled (``derive_events``).
+    A disrupted pod is created again in the meantime. When the new pod runs, the action is cancelled
+    (``derive_events``).
     """
     known, found = status.policy_timeouts, {}
     rules = (*job.rules, *(rule for spec in job.replica_specs for rule in spec.rules))
@@ -317,7 +319,7 @@ def _matches(rule: Rule, event: Event, occurrence: PodEvent) -> bool:
 
 
 def _answer(rule: Rule, occurrence: PodEvent, now: float) -> PolicyDecision:
-    # A kubelet's clock may be ahead, so without a timeout there is no waiting.
+    # A kubelet's clock may be ahead, so a rule without a timeout does not wait.
     began = now if occurrence.since is None else occurrence.since
     due = round_time(began + rule.timeout) if rule.timeout > 0 else None
     if due is not None and now < due:

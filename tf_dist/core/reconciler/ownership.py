@@ -13,7 +13,7 @@ from tf_dist.core.model.status import StoredDocument
 
 
 def managed_elsewhere(stored: Document) -> bool:
-    """Whether a job names another controller in ``spec.runPolicy.managedBy``, as any value but ours does.
+    """Whether a job names another controller in ``spec.runPolicy.managedBy``: any value except the training operator.
 
     Never raises, because it is called before the document is validated.
     """
@@ -34,7 +34,8 @@ def external_manager(stored: Document) -> str:
     return str(mapping(mapping(stored.get("spec")).get("runPolicy")).get("managedBy"))
 
 
-# How an operator of v1alpha1 finds the pods of one replica (``pkg/trainer/replicas.go``, ``LabelsByIndex``).
+# The labels by which an operator of v1alpha1 finds the pods of a replica (``pkg/trainer/replicas.go``,
+# ``LabelsByIndex``).
 _V1ALPHA1_LABELS: Final = ("kubeflow.org", "job_type", "runtime_id", "tf_job_name", "task_index")
 _FIRST_ATTEMPT: Final = "1.0.0"
 
@@ -42,8 +43,8 @@ _FIRST_ATTEMPT: Final = "1.0.0"
 def selector_of_former_pods(job: Document, body: Document) -> str:
     """A selector of existing pods that may replace the new pod ``body``, with random names of an earlier operator.
 
-    "" for none: names of other formats are derived, later attempts were created by tf-dist, and a job without a
-    RuntimeId has never been set up by an operator.
+    "" if such pods cannot exist: pod names of other formats are derived, tf-dist created later attempts, and no
+    operator has set up a job without a RuntimeId.
     """
     labels, (owner,) = body["metadata"]["labels"], body["metadata"]["ownerReferences"]
     first = owner["apiVersion"] == Dialect.TFJOB_V1ALPHA1 and labels[names.ATTEMPT] == _FIRST_ATTEMPT

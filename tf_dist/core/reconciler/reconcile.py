@@ -6,10 +6,10 @@
 4. Act: delete and create what follows from the status alone (``job_objects``).
 5. Compute when time alone changes the plan (``_wake_at``).
 
-Level-triggered: it depends on the current state, not on changes. Called again after its actions, it does nothing. After
-an interruption, it continues from the written status. A status is written at once if its memory differs, and within
-seconds if only shown fields differ, because the number of ready pods changes with every pod. The caller keeps these in
-``Observed.last_status`` until then. After a crash, they are observed again in the pods.
+The function is level-triggered: it depends on the current state, not on changes. A second call after its actions does
+nothing. After an interruption, it continues from the written status. A status is written immediately if its memory
+differs, and within seconds if only shown fields differ, because the number of ready pods changes with every pod. The
+caller keeps such a status in ``Observed.last_status`` until then. After a crash, the pods show these fields again.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from tf_dist.core.reconciler.job_objects import backoff_until, cleanup, missing_
 from tf_dist.core.reconciler.status_writer import build_status, ready_replicas
 from tf_dist.core.reconciler.transitions import apply_transitions, next_transition_at
 
-# A difference that is only shown, or is observed again in the pods, is written within so many seconds.
+# Seconds within which differences are written that are only shown, or that the pods show again.
 SHOWN_WITHIN: Final = 10.0
-# The same while pods have been created and none has started. Most jobs write their status for another reason before
-# that: 600 gangs of 8 pods cost one write each instead of two (``api.gang8_unscheduled``).
+# The same if pods have been created and no pod has started. Most jobs write their status for another reason before
+# this: 600 gangs of 8 pods cost one write each instead of two (``api.gang8_unscheduled``).
 CREATED_WITHIN: Final = 60.0
-# Seconds for each gang that is admitted before this one, if that is longer: the messages of all waiting jobs name the
-# free capacity and change at each resync. So 100,000 waiting jobs cost at most 35 writes a second together.
+# Seconds for each gang ahead of a waiting gang, if the result is longer: the messages of all waiting jobs name the free
+# capacity and change at each resync. Therefore 100,000 waiting jobs together cost at most 35 writes per second.
 WAITING_WITHIN_PER_RANK: Final = 0.25
 
 
@@ -70,23 +70,23 @@ def reconcile(job: Job, observed: Observed, status: Status | None = None) -> Pla
     written = write_at is not None and write_at <= s.now
     actions: list[Action] = []
     if written:
-        # First: a controller that dies after it is continued from there.
+        # First: if this controller dies later, the next controller continues from this status.
         actions.append(WriteStatus(build_status(s)))
-    # Before what may fail: what the status says already no later pass says again.
+    # Before actions that may fail: later passes do not repeat the Events of a written status.
     actions += job_events(s)
     actions += spec_events(s.before, s.status, observed.unknown_keys)
     if written and stored.created is None:
         actions += document_notes(s)
     if observed.status_only:
         return Plan(s.status, tuple(actions))
-    # What the job's original controller writes into the spec. The API server would refuse a patch of an invalid spec.
+    # Fields that the job's original controller writes into the spec. The API server rejects a patch of an invalid spec.
     accepted = s.status.phase in LIVE and s.status.refused_spec is None
     if s.requested_job.spec_defaults and accepted:
         actions.append(PatchJob({"spec": dict(job.spec_defaults)}))
     actions += cleanup(s)
     actions += integration_actions(s)
     actions += missing_objects(s)
-    # Last: a controller that may not delete Commands has done all else by then.
+    # Last: a controller that may not delete Commands has then done everything else.
     actions += command_actions(s)
     if _expired(job, s.status, s.now):
         return Plan(s.status, (*actions, DeleteJob()))
@@ -96,7 +96,8 @@ def reconcile(job: Job, observed: Observed, status: Status | None = None) -> Pla
 def _write_at(stored: Status, s: ReconcileContext) -> float | None:
     """When to write the status (0: now; None: it is unchanged).
 
-    A difference in the memory is written now, and so is the last replica that becomes ready, because users wait for it.
+    A difference in the memory is written now. The same applies when the last replica becomes ready, because users wait
+    for this.
     """
     if s.status == stored:
         return None
@@ -120,7 +121,7 @@ def _all_ready(job: Job, status: Status) -> bool:
 
 
 def _seen_at(s: ReconcileContext, actions: Sequence[Action]) -> float | None:
-    """When to check created objects if no event arrives. (Their creation by this controller is not an event.)"""
+    """When to check created objects if no event arrives. The creation by this controller does not count as an event."""
     created = any(isinstance(action, Create) for action in actions)
     return round_time(s.now + _shown_within(s)) if created else None
 
@@ -137,7 +138,7 @@ def _expired(job: Job, status: Status, now: float) -> bool:
 
 
 def _wake_at(s: ReconcileContext) -> float | None:
-    """The earliest moment at which time alone changes the plan."""
+    """The earliest time at which time alone changes the plan."""
     backoffs: list[float] = []
     if s.status.backoffs and s.status.phase in LIVE:
         backoffs = [backoff_until(s.status, replica) for replica in s.job.replicas if replica not in s.facts.current]

@@ -1,7 +1,7 @@
 """Restarts: budgets for failures and disruptions, and back-off.
 
-A restart raises the attempt in the status. Deleting old pods and creating new ones follows from that. There are two
-budgets: one for failures, and one for disruptions (``core.model.pods``).
+A restart increases the attempt in the status. The deletion of old pods and the creation of new pods follow from this.
+Failures and disruptions have separate budgets (``core.model.pods``).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tf_dist.core.reconciler.lifecycle_policy import DecidedEvents, PodEvent, de
 
 
 def restart_job(s: ReconcileContext, answered: DecidedEvents) -> Status:
-    """Restart every pod. This counts as one restart for all failed replicas, and as none after disruptions."""
+    """Restart every pod. This counts as one restart for all failed replicas, or as one disruption without failures."""
     return _restart(s, answered, {"": _gravest(answered)}, lambda _: "", s.status.attempts.next_job())
 
 
@@ -56,7 +56,7 @@ def _restart(
     part_of: Callable[[ReplicaId], str],
     attempts: Attempts,
 ) -> Status:
-    """Restart parts of the job, each for an event. ``part_of``: the part of a replica, by its key in ``backoffs``."""
+    """Restart parts of the job, each for an event. ``part_of``: the part of a replica, as its key in ``backoffs``."""
     spent = _costs(s, answered, parts.values())
     if over := _unaffordable(s, answered, spent):
         return over
@@ -81,14 +81,14 @@ def _restart(
 
 
 def charge_disruption(s: ReconcileContext, answered: DecidedEvents) -> Status:
-    """The status after a disruption for which the whole job waits again. It counts once; Failed over budget."""
+    """The status after a disruption for which the whole job waits again. It counts once. Failed if over the budget."""
     first = _costs(s, answered, [_gravest(answered)])
     over = _unaffordable(s, answered, first)
     return over or replace(_spend(s.status, answered, first), failure=_failure(answered, s.now))
 
 
 def restart_by_command(s: ReconcileContext) -> Status:
-    """Restart every pod by a Command: one restart, none during another restart, and no back-off."""
+    """Restart every pod by a Command, without back-off. It counts as one restart, but not during another restart."""
     again = s.status.phase is Phase.RESTARTING
     limit = s.job.run_policy.max_restarts
     if not again and limit is not None and spent_restarts(s) + 1 > limit:
@@ -102,8 +102,9 @@ def restart_by_command(s: ReconcileContext) -> Status:
 
 
 def next_run(s: ReconcileContext) -> Status:
-    """The next attempt of a stopped job, which waits for admission without counting a restart. Every replica starts
-    again, as with the training operator. In a Volcano Job, those that have succeeded stay so.
+    """The next attempt of a stopped job, which waits for admission. This does not count as a restart.
+
+    Every replica starts again, as with the training operator. In a Volcano Job, succeeded replicas remain succeeded.
     """
     waits = s.status.next_attempt(None)
     fresh = replace(waits, last_sizes={}, requeues=0, refused_nodes={}, not_before=0.0, fallback_from=0)
@@ -113,7 +114,7 @@ def next_run(s: ReconcileContext) -> Status:
 
 
 def fail_by_container_restarts(s: ReconcileContext) -> Status:
-    """The Failed status of a job whose budget is exceeded by restarts of the kubelet, with the worst container."""
+    """The Failed status of a job whose budget is exceeded by restarts of the kubelet. It names the worst container."""
     counted = _counted_types(s.job)
     listed = (pod for replica, pod in s.facts.current.items() if replica.type in counted)
     worst = max(sorted(listed, key=lambda pod: pod.replica), key=lambda pod: pod.restarts)
@@ -139,13 +140,13 @@ def fail_by_container_restarts(s: ReconcileContext) -> Status:
 def _fail_over_budget(s: ReconcileContext, what: str, failure: Failure | None = None) -> Status:
     """The Failed status of a job that needs one more restart than its budget."""
     message = f"{what}; no restart is left (spent {spent_restarts(s)})"
-    # The retry that is refused is counted, as Volcano does it: a job with maxRetry 2 ends with retryCount 2.
+    # The refused retry counts, as in Volcano: a job with maxRetry 2 ends with retryCount 2.
     failed = replace(s.status, failure=failure or s.status.failure, retries=s.status.retries + 1)
     return failed.with_phase(Phase.FAILED, s.now, Reason.BACKOFF_LIMIT_EXCEEDED, message)
 
 
 def fail_unhandled(s: ReconcileContext, failed: Collection[ReplicaId], message: str) -> Status:
-    """The Failed status by replicas without a matching policy: of the first failure, otherwise of an eviction."""
+    """The Failed status after events without a matching policy: for the first failure, otherwise for an eviction."""
     events = [one for one in derive_events(s.job, s.status, s.facts) if one.replica in failed and one.exit is not None]
     if not events:
         return s.status.with_phase(Phase.FAILED, s.now, Event.POD_FAILED.value, message)
@@ -214,7 +215,7 @@ def charged_restarts(job: Job, status: Status) -> int:
 
 
 def _unaffordable(s: ReconcileContext, answered: DecidedEvents, costs: Collection[PodEvent]) -> Status | None:
-    """Failed, if these restarts exceed one of the two budgets."""
+    """The Failed status if these restarts exceed one of the two budgets; else None."""
     limit = s.job.run_policy.max_restarts
     failures = sum(one.disruption is None for one in costs)
     if limit is not None and failures and spent_restarts(s) + failures > limit:
@@ -224,7 +225,7 @@ def _unaffordable(s: ReconcileContext, answered: DecidedEvents, costs: Collectio
 
 
 def fail_over_disruptions(s: ReconcileContext, disrupted: Collection[PodEvent], what: str) -> Status | None:
-    """Failed, if these disruptions exceed the limit."""
+    """The Failed status if these disruptions exceed the limit; else None."""
     status, most = s.status, pods.disruption_limit(s.job)
     if not disrupted or status.total_disruptions + len(disrupted) <= most:
         return None
@@ -237,7 +238,7 @@ def fail_over_disruptions(s: ReconcileContext, disrupted: Collection[PodEvent], 
 
 
 def charge_disruptions(job: Job, status: Status, count: int) -> Status:
-    """The status with disrupted pods that run again without a decided restart."""
+    """The status with ``count`` more disruptions of pods that run again without a decided restart, up to the limit."""
     spent = min(count, pods.disruption_limit(job) - status.total_disruptions)
     if spent <= 0:
         return status
@@ -261,8 +262,10 @@ def keep_container_restarts(s: ReconcileContext, status: Status, replicas: Itera
 
 
 def _by_kubelet(s: ReconcileContext, replicas: Iterable[ReplicaId]) -> int:
-    """Restarts of containers, except of TFJob replicas that are never restarted after failures, where only sidecars
-    restart (training-operator 1.9, ``PastBackoffLimit``).
+    """Restarts of containers by the kubelet.
+
+    TFJob replicas that are never restarted after failures do not count, because only their sidecars restart
+    (training-operator 1.9, ``PastBackoffLimit``).
     """
     counted = _counted_types(s.job)
     found = (s.facts.current.get(replica) or s.facts.departed.get(replica) for replica in replicas)
@@ -277,7 +280,7 @@ def _counted_types(job: Job) -> frozenset[str]:
 
 
 def _ran_for(s: ReconcileContext, replicas: Iterable[ReplicaId]) -> float | None:
-    """How long the oldest of the pods has run, in seconds; None without pods."""
+    """The time for which the oldest of the pods has run, in seconds; None without pods."""
     starts = [s.facts.current[replica].started_at for replica in replicas if replica in s.facts.current]
     return max((s.now - start for start in starts if start is not None), default=None)
 
@@ -294,7 +297,7 @@ def _with_backoff(
     backoff = s.job.run_policy.backoff
     for key, seconds in ran.items():
         before = backoffs.get(key)
-        # A pod that is gone is taken to have run since its last restart.
+        # A pod that is gone is assumed to have run since its last restart.
         healthy = before is not None and (now - before.until if seconds is None else seconds) >= backoff.healthy
         count = 1 if before is None or healthy else before.count + 1
         backoffs[key] = RestartBackoff(count, round_time(now + backoff.delay(count)))
@@ -321,10 +324,10 @@ def _sentence(s: ReconcileContext, answered: DecidedEvents) -> str:
     return describe_events(s.job, [occurrence for occurrence, _ in answered])
 
 
-# What a container said last, for the status of its job: those who may read a job may not always read its pods' logs.
+# Excerpts of a container's last messages, for the status of its job: users who may read a job may not always read logs.
 MAX_LENGTH: Final = 1_000
 MAX_LINES: Final = 20
-_READ: Final = 8_192  # characters that are looked at: a kubelet keeps no more than 4096 bytes
+_READ: Final = 8_192  # the number of characters that are read: a kubelet keeps at most 4096 bytes
 _CONTROLS: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
 
 

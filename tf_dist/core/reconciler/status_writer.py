@@ -1,14 +1,14 @@
-"""A job's status and conditions in the words of its dialect.
+"""A job's status and conditions in the format of its dialect.
 
-A condition moves to the end when it is set, because printers show the last one as the state. Running and Restarting
-exclude each other; the end sets Running to False; after Failed or Succeeded, conditions are final. tf-dist's own
-conditions come first, so that no printer shows them as the state: ``SpecAccepted``, ``Admitted``, and ``Stalled`` (as
-in kstatus), which exists while the job cannot continue.
+A condition moves to the end when it is set, because printers show the last condition as the state. Running and
+Restarting exclude each other. The end of a job sets Running to False. After Failed or Succeeded, conditions are final.
+tf-dist's own conditions come first, so that no printer shows them as the state: ``SpecAccepted``, ``Admitted``, and
+``Stalled`` (as in kstatus), which exists while the job cannot continue.
 
-Forms and texts are those of the original systems, so that their readers continue to work. The texts of conditions and
-events of a ``kubeflow.org/v1`` TFJob are a contract, because scripts and clients compare them (training-operator 1.9,
-``pkg/controller.v1``: ``common/job.go``, ``common/pod.go``, ``control/*.go``, ``tensorflow/tfjob_controller.go``).
-Further facts are in tf-dist's own events and in ``status.tfDist``.
+Formats and texts are those of the original systems, so that existing clients continue to work. The texts of conditions
+and events of a ``kubeflow.org/v1`` TFJob are a contract, because scripts and clients compare them (training-operator
+1.9, ``pkg/controller.v1``: ``common/job.go``, ``common/pod.go``, ``control/*.go``,
+``tensorflow/tfjob_controller.go``). tf-dist's own events and ``status.tfDist`` contain further facts.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _ADMITTED: Final = "Admitted"
 _STALLED: Final = "Stalled"
 _OURS: Final = (SPEC_ACCEPTED, _ADMITTED, _STALLED)
 
-# Which condition a phase sets, and which ones that turns off (False) or removes (None).
+# The condition that a phase sets, and the conditions that it turns off (False) or removes (None).
 _OF_PHASE: Final[Mapping[Phase, tuple[str, Mapping[str, bool | None]]]] = {
     Phase.RUNNING: ("Running", {"Restarting": None}),
     Phase.RESTARTING: ("Restarting", {"Running": None}),
@@ -58,7 +58,7 @@ _OF_PHASE: Final[Mapping[Phase, tuple[str, Mapping[str, bool | None]]]] = {
     Phase.TERMINATED: ("Failed", {"Running": False, "Restarting": None}),
     Phase.FAILED: ("Failed", {"Running": False, "Restarting": None}),
 }
-# In this order the operator looks at the types of a job: the first that has failures is named.
+# The order in which the operator checks the types of a job. It names the first type with failures.
 _ORDER: Final = ("chief", "evaluator", "master", "ps", "worker")
 _LIMITS: Final[Mapping[str, str]] = {
     Reason.BACKOFF_LIMIT_EXCEEDED: "it has reached the specified backoff limit",
@@ -79,7 +79,7 @@ def phase_text(job: Job, status: Status, phase: Phase) -> str:
         case Phase.RESTARTING:
             spec = _failure_spec(job, status)
             if spec is None or status.reason != Event.POD_FAILED or status.phase is not Phase.RESTARTING:
-                # What the operator has no words for: pods were taken away, or the gang was resized or requeued.
+                # The operator has no text for disruptions, or for gangs that were resized or requeued.
                 return f"TFJob {job.key.name} is restarting: {status.message}."
             return f"job {job.key.name} is restarting because {spec.name} replica(s) failed."
         case Phase.ABORTING | Phase.ABORTED:
@@ -108,13 +108,13 @@ def _failed_text(job: Job, status: Status) -> str:
 
 
 def _failure_spec(job: Job, status: Status) -> ReplicaSpec | None:
-    """The spec of the replica (or of the type) that failed last."""
+    """The spec of the replica or type that failed last."""
     named = status.failure.replica if status.failure else ""
     return job.spec(named) or job.spec(named.rpartition("-")[0])
 
 
 def build_conditions(job: Job, status: Status, stored: Iterable[Mapping[str, Any]], now: float) -> list[Condition]:
-    """The new list, from the stored one."""
+    """The new conditions, from the stored conditions."""
     listed = [dict(condition) for condition in stored if condition.get("type") not in _OURS]
     spec, admitted, stalled = (next((dict(c) for c in stored if c.get("type") == type_), None) for type_ in _OURS)
     if not any(condition.get("type") == "Created" for condition in listed):
@@ -129,7 +129,7 @@ def build_conditions(job: Job, status: Status, stored: Iterable[Mapping[str, Any
 
 
 def _starts_over(status: Status, listed: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether the job ran and waits for another admission. It has no condition for that, and is not Running."""
+    """Whether the job ran and waits for another admission. No condition exists for this, and the job is not Running."""
     waits = status.phase is Phase.PENDING and not status.admission_holds
     return waits and any(c.get("type") in ("Running", "Restarting") and c.get("status") == "True" for c in listed)
 
@@ -142,7 +142,7 @@ def _of_phase(job: Job, status: Status, phase: Phase, listed: list[Condition], n
         if there and value is None:
             listed = [condition for condition in listed if condition.get("type") != other]
         elif there:
-            # A suspension says why the job does not run any more; an end leaves the words as they are.
+            # A suspension writes why the job no longer runs. An end does not change the reason and message.
             words = {"reason": f"TFJob{type_}", "message": text} if phase in STOPPED else {}
             listed = [_turned_off(c, words, now) if c.get("type") == other else c for c in listed]
     return _set(listed, type_, True, f"TFJob{type_}", text, now)
@@ -156,7 +156,7 @@ def _turned_off(condition: Condition, words: Mapping[str, str], now: float) -> C
 
 
 def _set(listed: list[Condition], type_: str, value: bool, reason: str, message: str, now: float) -> list[Condition]:
-    """The conditions with this one. If it exists with this status and reason, its message is kept."""
+    """The conditions with this condition. If it exists with this status and reason, its message is kept."""
     before = next((condition for condition in listed if condition.get("type") == type_), None)
     text = "True" if value else "False"
     if before is not None and (before.get("status"), before.get("reason")) == (text, reason):
@@ -229,7 +229,7 @@ def _shown(job: Job, status: Status) -> RawStatus:
 
 
 def _outcome(status: Status) -> RawStatus:
-    """How the job ended, for workflows that read fields of the object. Numbers are present even if they are 0."""
+    """The job's outcome, for workflows that read fields of the object. Numbers are present even if they are 0."""
     kind = outcome_kind(status)
     if kind is None:
         return {}
@@ -250,7 +250,7 @@ def _outcome(status: Status) -> RawStatus:
 
 
 def ready_text(job: Job, status: Status) -> str:
-    """``2/3``: replicas that are ready or have succeeded, of the requested ones."""
+    """``2/3``: the number of replicas that are ready or have succeeded, and the requested number."""
     return f"{ready_replicas(job, status)}/{sum(spec.replicas for spec in job.replica_specs)}"
 
 
@@ -269,7 +269,7 @@ def _without_none(fields: Mapping[str, Any]) -> RawStatus:
 
 
 def _v1(job: Job, status: Status, stored: Document, now: float) -> RawStatus:
-    # What still ran when the job succeeded counts as succeeded, also when its pods are gone.
+    # Replicas that still ran when the job succeeded count as succeeded, even after their pods are gone.
     conditions = mappings(stored.get("conditions"))
     over = any(one.get("type") == "Succeeded" and one.get("status") == "True" for one in conditions)
     before = mapping(stored.get("replicaStatuses")) if over else {}
@@ -315,12 +315,12 @@ _V1ALPHA1_PHASES: Final[Mapping[Phase, tuple[str, str]]] = {
 def _v1alpha1(job: Job, status: Status, stored: Document, now: float) -> RawStatus:
     phase, state = _V1ALPHA1_PHASES[status.phase]
     if status.phase is Phase.PENDING and status.admission is not None and stored.get("phase") == "Running":
-        phase = "Running"  # pods are replaced: for the original, a job that ran is never Creating again
+        phase = "Running"  # pods are being replaced: in the original, a job that ran is never Creating again
     replicas = [_v1alpha1_replicas(spec, status.counts.get(spec.type, NO_PODS)) for spec in job.replica_specs]
     well = status.phase in (Phase.RUNNING, Phase.COMPLETED) and not status.stalled and not status.refusal
     reason = "" if well else status.display_message
     return {
-        # The original has none; with them, `kubectl wait` works for jobs of each version.
+        # The original has no conditions. With conditions, `kubectl wait` works for jobs of each version.
         "conditions": build_conditions(job, status, mappings(stored.get("conditions")), now),
         "phase": phase,
         "state": state,
@@ -331,8 +331,10 @@ def _v1alpha1(job: Job, status: Status, stored: Document, now: float) -> RawStat
 
 
 def _dragon(job: Job, status: Status) -> RawStatus:
-    """What the DRAGON fork adds (``pkg/trainer/training.go`` of its branch auto-scale): when the job started to wait,
-    to run, and ended, and its number of workers. Times have no zone, and are UTC.
+    """The fields that the DRAGON fork adds (``pkg/trainer/training.go`` of its branch auto-scale).
+
+    They contain the times when the job started to wait, started to run, and ended, and its number of workers. Times
+    have no zone, and are UTC.
     """
     times = {
         "enqueueScheduleTime": status.created,
@@ -347,7 +349,7 @@ def _dragon(job: Job, status: Status) -> RawStatus:
 
 
 def _v1alpha1_replicas(spec: ReplicaSpec, counts: Counts) -> RawStatus:
-    # A replica without a pod yet counts as running: as in tf-operator of v1alpha1.
+    # A replica without a pod counts as running, as in tf-operator of v1alpha1.
     waiting = spec.replicas - counts.succeeded - counts.failed
     states = {"Running": waiting, "Succeeded": counts.succeeded, "Failed": counts.failed}
     present = {state: number for state, number in states.items() if number > 0}
@@ -375,7 +377,7 @@ def _volcano(job: Job, status: Status, stored: Document, now: float) -> RawStatu
     duration = None
     if status.start_time is not None and status.completion_time is not None:
         duration = format_go_duration(status.completion_time - status.start_time)
-    # One entry for each phase, the current one last.
+    # One entry for each phase, with the current phase last.
     others = [dict(one) for one in mappings(stored.get("conditions")) if one.get("status") != status.phase.value]
     entry = _without_none({"status": status.phase.value, "lastTransitionTime": since})
     return _without_none(

@@ -1,12 +1,12 @@
 """Ordered state-transition rules of a job.
 
 ``TRANSITION_RULES``, below the rules, is the ordered list of rules, with the phases in which each applies and to which
-it leads. Rules of an admitted gang, which may be resized or requeued, are in ``gang_rules``.
+it leads. Rules for admitted gangs, which may be resized or requeued, are in ``gang_rules``.
 
 ``apply_transitions`` applies the first rule that changes the status, and starts again from the top of the list, until
-no rule changes it. So one pass, with one write, takes a job as far as possible.
+no rule changes it. Therefore one pass, with one write, takes a job as far as possible.
 
-Rules use the job with its admitted number of replicas, as if its document had it.
+Rules use the job with its admitted number of replicas, as if its document requested this number.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ from tf_dist.errors import TFDistError
 class TransitionRule:
     """A row of the list. ``apply`` returns the next status, or None without a change.
 
-    It is called only in ``phases``, and keeps the phase or leads to one of ``leads_to``. ``due``: when time alone may
-    cause a change; past times are ignored.
+    It is called only in ``phases``, and keeps the phase or leads to a phase of ``leads_to``. ``due``: the time at which
+    time alone may cause a change. Past times are ignored.
     """
 
     apply: Callable[[ReconcileContext], Status | None]
@@ -141,7 +141,7 @@ def exceed_active_deadline(s: ReconcileContext) -> Status | None:
 
 
 def _end_before(s: ReconcileContext, due: float) -> Status | None:
-    """The end of a job whose containers had finished before the deadline, although this pass comes later."""
+    """The end of a job whose containers had finished before the deadline, although this pass is later."""
     pods = tuple(_as_of(pod, due) for pod in s.observed.pods)
     facts = classify_pods(s.job, s.status, pods, s.observed.departed)
     then = replace(s, facts=facts, observed=replace(s.observed, now=due, pods=pods))
@@ -167,7 +167,7 @@ def active_deadline_at(s: ReconcileContext) -> float | None:
 
 
 def succeed(s: ReconcileContext) -> Status | None:
-    """Complete a job by a success rule, if its gang was complete. Before failures: a completed chief is final."""
+    """Complete a job by a success rule, if its gang was complete. Success precedes failures: a chief's end is final."""
     for rule in s.job.success if s.facts.succeeded else ():
         needed = matching_replicas(s.job, rule.type, rule.index)
         if needed and all(replica in s.facts.succeeded for replica in needed):
@@ -218,9 +218,9 @@ _ACTIONS: Final[dict[Action, Callable[[ReconcileContext, DecidedEvents], Status]
 
 
 def finish_by_counts(s: ReconcileContext) -> Status | None:
-    """Volcano: all replicas that can end have ended, or ``minSuccess`` of them have succeeded.
+    """End a Volcano Job if all replicas that can end have ended, or ``minSuccess`` replicas have succeeded.
 
-    Its conditions, in its order. Parameter servers are ignored, because they never end by themselves.
+    The conditions and their order are Volcano's. Parameter servers are ignored, because they never end by themselves.
     """
     counting = s.job.counting
     if counting is None:
@@ -282,7 +282,7 @@ def _lost(s: ReconcileContext, type_: str, index: int | None) -> ReplicaId | Non
 
 
 def fail_over_backoff_limit(s: ReconcileContext) -> Status | None:
-    """Fail a job whose budget is exceeded by the kubelet's restarts of containers, which also count."""
+    """Fail a job whose budget is exceeded because the kubelet's restarts of containers also count."""
     limit = s.job.run_policy.max_restarts
     if limit is None:
         return None
@@ -293,12 +293,12 @@ def fail_over_backoff_limit(s: ReconcileContext) -> Status | None:
 
 
 def take_admission(s: ReconcileContext) -> Status | None:
-    """Record the verdict of admission on a waiting job. No pod is created before that is written."""
+    """Record the verdict of admission on a waiting job. No pod is created before the admission is written."""
     if s.status.admission is not None or s.now < s.status.not_before or overdue_pods(s):
         return None
     other = s.integration
     if other is None and runs_under_other_controller(s.observed.stored_status):
-        # Its own pods use the capacity that it would wait for.
+        # The job's own pods use the capacity for which it would wait.
         begun = parse_time(s.observed.stored_status.get("startTime"))
         admitted = replace(s.status, admission=Admission(s.now), start_time=s.now if begun is None else begun)
         return replace(admitted, reason=Reason.ADMITTED, message="its pods ran already when tf-dist took the job over")
@@ -308,7 +308,7 @@ def take_admission(s: ReconcileContext) -> Status | None:
     if isinstance(verdict, Admit):
         job = fallback_job(s.requested_job, verdict.fallback)
         admission = Admission(s.now, verdict.placement, verdict.sizes, by=other.name if other else "")
-        # What another scheduler admits is all that it ever will of this run.
+        # Another scheduler admits no further replicas of this run later.
         admission = admission if other else admitted_with(admission, job, verdict.sizes)
         admitted = replace(s.status, fallback=verdict.fallback, fallback_from=0, admission=admission, start_time=s.now)
         which = f"{fallback_text(s.requested_job, verdict.fallback)}: " if verdict.fallback else ""
@@ -319,8 +319,8 @@ def take_admission(s: ReconcileContext) -> Status | None:
 def follow_pod_phases(s: ReconcileContext) -> Status | None:
     """Set Pending, Restarting or Running of an admitted job from the phases of its pods.
 
-    While a pod cannot run, its reason is also the job's, so that a list shows it. If the cluster's scheduler refuses
-    some pods of a gang, the gang is pending until all have their nodes, even if others run.
+    While a pod cannot run, the job has the pod's reason, so that lists show it. If the cluster's scheduler refuses some
+    pods of a gang, the gang is pending until its minimum has nodes, even if other pods run.
     """
     if s.status.admission is None:
         return None
@@ -334,7 +334,7 @@ def follow_pod_phases(s: ReconcileContext) -> Status | None:
         message = f"the gang waits for its nodes: {which} ({refused[0].unschedulable})"
         return s.status.with_phase(Phase.PENDING, s.now, Reason.UNSCHEDULABLE, message)
     if s.status.reason == Reason.UNSCHEDULABLE and not s.status.admission.placement:
-        # It was admitted by quota alone, and has nodes only now: the wait for them counts as waiting.
+        # Quota alone admitted the gang, and it has nodes only now: the time until now counts as waiting.
         s = replace(s, status=replace(s.status, start_time=s.now))
     if _runs(s):
         if phase is not Phase.RUNNING:
@@ -360,12 +360,12 @@ def follow_pod_phases(s: ReconcileContext) -> Status | None:
 
 
 def _running_status(s: ReconcileContext) -> Status | None:
-    """Report how many replicas of a running job run, which may be fewer than needed."""
+    """Report how many replicas of a running job run. These may be fewer than needed."""
     return updated(s.status, message=_running_text(s)) if s.status.reason == Reason.JOB_RUNNING else None
 
 
 def _running_text(s: ReconcileContext) -> str:
-    """How many replicas run, why a restarted one does not run, and which may no longer run."""
+    """The number of running replicas, why a restarted replica does not run, and which replicas may no longer run."""
     held = held_pods(s.facts)
     down = sum(pod.phase is PodPhase.RUNNING for pod in held)
     text = f"{share_text(s.facts.total().running - down, len(s.job.replicas))} running{waiting_text(s.job, s.status)}"
@@ -385,7 +385,7 @@ def _runs(s: ReconcileContext) -> bool:
 
 
 def exceed_start_limit(s: ReconcileContext) -> Status | None:
-    """Fail an admitted job that has not run within its startup timeout, because it holds nodes in vain."""
+    """Fail an admitted job that has not run within its startup timeout, because it holds nodes without using them."""
     due = start_limit_at(s)
     if due is None or s.now < due:
         return None
@@ -411,9 +411,9 @@ def start_limit_at(s: ReconcileContext) -> float | None:
 def start_policy_timeouts(s: ReconcileContext) -> Status | None:
     """Record the start of events whose policy has a timeout.
 
-    Disrupted replicas are created again in the meantime. Volcano's controller keeps a timer in memory for each
-    (``AddDelayActionForJob``). Here the start is in the status, so that the next leader continues, and the timer of
-    another attempt never fires. If the pod runs again in time, the action is cancelled and a disruption counted, so
+    Disrupted replicas are created again in the meantime. Volcano's controller keeps a timer in memory for each event
+    (``AddDelayActionForJob``). Here, the status contains the start, so that the next leader continues, and the timer of
+    another attempt never fires. If the pod runs again in time, the action is cancelled and a disruption is counted, so
     repeated disruptions finally end the job.
     """
     status = s.status
@@ -431,7 +431,7 @@ def start_policy_timeouts(s: ReconcileContext) -> Status | None:
         if over:
             return over
     status = restarts.charge_disruptions(s.job, status, len(_called_off(s, timeouts)))
-    # A pod that stops within its grace period is gone in a later pass than the one in which its eviction was seen.
+    # A pod that stops within its grace period is gone only in a later pass than the pass that observed its eviction.
     back = {one.replica for one in evicted if one.replica is not None and one.replica not in s.facts.current}
     for one in evicted:
         if one.replica is not None and _is_replaced(s, one):
@@ -448,7 +448,7 @@ def _is_replaced(s: ReconcileContext, eviction: PodEvent) -> bool:
     pod = s.facts.current.get(eviction.replica) if eviction.replica is not None else None
     if pod is None or pod.deleting or not pod.finished:
         return False
-    # Rows for failures, which see how a container ended, wait with the pod.
+    # Rows for failures depend on the container's exit, so their timeouts keep the pod.
     return decide_action(s.job, replace(eviction, exit=None), s.now).due is not None
 
 
@@ -500,21 +500,21 @@ TRANSITION_RULES: Final[tuple[TransitionRule, ...]] = (
     TransitionRule(wait_for_lost_nodes, LIVE, _phases(), next_overdue_at),
     TransitionRule(take_admission, LIVE, _phases(), admission_due_at),
     TransitionRule(follow_pod_phases, LIVE, _phases(Phase.PENDING, Phase.RUNNING)),
-    # Last: pods that run by now were not seen before by a controller that comes late.
+    # Last: a controller that is late may observe running pods for the first time in this pass.
     TransitionRule(exceed_start_limit, _phases(Phase.PENDING), _phases(Phase.FAILED), start_limit_at),
 )
 
-# A job that takes more steps than this in one pass goes round in a cycle; so many of them are shown.
+# If a job takes more steps than this in a pass, the rules form a cycle. The error shows the last steps.
 _MAX_STEPS: Final = 2 * len(Phase)
 _STEPS_SHOWN: Final = 4
 
 
 class TransitionCycle(TFDistError):
-    """The rules undo each other without end, which is a defect."""
+    """The rules undo each other endlessly, which is a defect."""
 
 
 def apply_transitions(s: ReconcileContext, rules: tuple[TransitionRule, ...] = TRANSITION_RULES) -> ReconcileContext:
-    """The context after all transitions that are due; TransitionCycle if the rules undo each other."""
+    """The context after all transitions that are due. Raises TransitionCycle if the rules undo each other."""
     first, before = s, s.status
     if before.created is None and before.phase is Phase.PENDING:
         new = replace(
@@ -529,7 +529,7 @@ def apply_transitions(s: ReconcileContext, rules: tuple[TransitionRule, ...] = T
             cycle = f"…, {', '.join(steps[-_STEPS_SHOWN:])}"
             raise TransitionCycle(f"the transitions of {s.job.key} do not end: {cycle}")
         if s.status.phase in LIVE and following.phase not in LIVE:
-            # Its pods may go from now on, and their restart counters with them: they are in the final count, too.
+            # Pods may be deleted from now on, with their restart counters. The final count includes these.
             following = restarts.keep_container_restarts(s, following, s.facts.current)
         s = with_status(s, following)
     recorded = _record(s)
@@ -580,7 +580,7 @@ def _record(s: ReconcileContext) -> Status:
 
 
 def _admission(s: ReconcileContext) -> Admission | None:
-    """The admission with the time since which every pod has had its node. It is kept from then on."""
+    """The admission with the time at which the gang's minimum first had nodes. This time is then kept."""
     admission = s.status.admission
     if s.status.phase not in LIVE or admission is None or admission.complete is not None:
         return admission

@@ -1,10 +1,10 @@
 """Accounting of a job's usage: once in each pass, from the state before and after its transitions.
 
-A span ends when the job's resources change: it is admitted, resized, requeued or ends, or a replica has succeeded. A
-run is the time in which a container trained. It counts when its pod is no longer current, when the job ends, or when
-the kubelet restarts the container in its pod. The work of a run is lost if it failed or was stopped, except the part
-before the last checkpoint. Clients that follow logs report checkpoints in an annotation (``names.CHECKPOINT_AT``).
-Workers lose nothing while their parameter servers continue.
+A span ends when the job's resources change: the job is admitted, resized, requeued or ends, or a replica has succeeded.
+A run is the time in which a container trained. It counts when its pod is no longer current, when the job ends, or when
+the kubelet restarts the container in its pod. The work of a run is lost if the run failed or was stopped, except the
+part before the last checkpoint. Clients that follow logs report checkpoints in an annotation
+(``names.CHECKPOINT_AT``). Workers lose nothing while their parameter servers continue.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ class _Run(NamedTuple):
     begun: float
     ended: float
     succeeded: bool | None
-    """When it ended; None: it is stopped now."""
+    """Whether the run succeeded; None if it is stopped now."""
 
 
 def account_usage(first: ReconcileContext, last: ReconcileContext) -> Usage:
-    """The usage of a job after a pass; ``first`` is the state before it, ``last`` the state after it."""
+    """The usage of a job after a pass. ``first`` is the state before the pass, ``last`` the state after it."""
     usage = _spans(last)
     before, after = first.status, last.status
     same_admission = before.admission and after.admission and before.admission.at == after.admission.at
     if same_admission and before.start_time and after.start_time:
-        # Where nodes were not chosen at admission, the start moves to when the pods have them.
+        # If admission did not assign nodes, the start moves to the time when the pods have nodes.
         usage = updated(usage, waited=round(usage.waited + after.start_time - before.start_time, 3))
     if first.status.phase not in LIVE or not (first.facts.current or first.facts.departed):
         return usage
@@ -72,7 +72,7 @@ def _runs(first: ReconcileContext, last: ReconcileContext, usage: Usage) -> Usag
     counted = dict(usage.runs)
     checkpoint = parse_time(first.requested_job.annotations.get(names.CHECKPOINT_AT)) or 0.0
     servers = [replica for spec in first.job.replica_specs if spec.role is Role.PS for replica in spec.ids]
-    # Their workers take up again what the parameter servers have.
+    # Workers continue with the state of their parameter servers.
     stateful = not (live and servers and all(_stays(first, last, one) for one in servers))
     replicas, gpus, sizes = usage.replicas, usage.gpus, replica_counts(last.job)
     for replica, pod in (*first.facts.departed.items(), *first.facts.current.items()):
@@ -82,7 +82,7 @@ def _runs(first: ReconcileContext, last: ReconcileContext, usage: Usage) -> Usag
             continue
         key, gpus_each = str(replica), gpus_of(spec)
         restarted = last.status.attempts.label(replica) != first.status.attempts.label(replica)
-        # A replica that is scaled away while the others go on has done its part.
+        # A replica that is removed by scaling while the others continue has not lost its work.
         left_out = live and not restarted and replica.index >= sizes.get(replica.type, 0)
         stopped_well = last.status.phase in SUCCESSFUL or left_out
         loses = stateful or spec.role not in _STATELESS
@@ -111,11 +111,11 @@ def _stays(first: ReconcileContext, last: ReconcileContext, replica: ReplicaId) 
 
 
 def _ended_runs(pod: PodView, now: float | None) -> Iterator[_Run]:
-    """The ended runs of the pod's container; ``now``: also the current run, which ends now."""
+    """The ended runs of the pod's container. ``now``: also the current run, which ends now."""
     for end, otherwise in ((pod.last_exit, None), (pod.exit if now is not None else None, now)):
         if end is None or end.container:
             continue
-        # A kubelet that evicts a pod may not say when its container ended.
+        # A kubelet that evicts a pod may not report when its container ended.
         begun, ended = end.started_at or pod.started_at, end.finished_at or otherwise
         if begun is not None and ended is not None:
             yield _Run(begun, ended, succeeded=end.code == 0)
@@ -124,9 +124,9 @@ def _ended_runs(pod: PodView, now: float | None) -> Iterator[_Run]:
 
 
 def gpus_of(spec: ReplicaSpec) -> float:
-    """GPUs of one replica, of any vendor: extended resources whose names end in ``gpu``."""
+    """The GPUs of a replica, of any vendor: extended resources whose names end in ``gpu``."""
     try:
         requests = pod_requests(spec.pod_spec)
-    except ValueError:  # quantities that are not; the API server refuses such pods
+    except ValueError:  # invalid quantities: the API server rejects such pods
         return 0.0
     return float(sum(amount for name, amount in requests.items() if name.partition("/")[2].endswith("gpu")))

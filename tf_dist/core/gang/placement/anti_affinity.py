@@ -23,7 +23,7 @@ from tf_dist.core.model.pods import REQUIRED_AFFINITY
 
 HOSTNAME: Final = "kubernetes.io/hostname"
 MAX_EXCLUSIVES: Final = 16
-"""The maximum number of keys of a gang. Further ones are left to the scheduler."""
+"""The maximum number of keys of a gang. Admission leaves further keys to the scheduler."""
 _COLUMNS: Final = 128
 """The maximum number of keys of all gangs."""
 
@@ -63,7 +63,7 @@ class Term(NamedTuple):
 
 
 class Port(NamedTuple):
-    """A port of the node that a container asks for, as a resource that each node has once."""
+    """A port of the node that a container requests, as a resource that each node has once."""
 
     protocol: str
     """``TCP``, ``UDP`` or ``SCTP``."""
@@ -77,8 +77,9 @@ class Port(NamedTuple):
         return f"host port {self.number}" + (f"/{self.protocol}" if self.protocol != "TCP" else "") + address
 
     def cost(self, kind: PodKind) -> int:
-        """The amount that a pod takes. Pods at different addresses can share a port, but not with a pod at
-        all addresses.
+        """The amount that a pod takes.
+
+        Pods at different addresses can share a port, but not with a pod at all addresses.
         """
         mine = [port for port in kind.ports if (port.protocol, port.number) == (self.protocol, self.number)]
         if self.ip:
@@ -95,7 +96,7 @@ class PodKind:
     labels: tuple[tuple[str, str], ...] = ()
     """Their labels, except those that distinguish pods of one controller."""
     terms: tuple[Term, ...] = ()
-    """Their required anti-affinity terms that are counted."""
+    """Their required anti-affinity terms that admission counts."""
     ports: tuple[Port, ...] = ()
     """The host ports that they request."""
 
@@ -119,7 +120,7 @@ class TermKey:
         return "pod anti-affinity" + (f" to {rules}" if rules else "")
 
     def cost(self, kind: PodKind) -> int:
-        """What a pod takes of it.
+        """The amount that a pod takes.
 
         ``own``: a pod that has the term and is selected excludes every selected pod. Otherwise a selected pod excludes
         all pods with the term.
@@ -136,8 +137,8 @@ Key = Port | TermKey
 def pods_exclude_each_other(labels: Mapping[str, str]) -> bool:
     """Whether pods on a node with these labels exclude each other.
 
-    On the machine of an embedded cluster they do not, because each pod has its own ports and host name, and there is no
-    other machine.
+    On the machine of an embedded cluster, they do not, because each pod has its own ports and host name, and no other
+    machine exists.
     """
     return names.EMULATED not in labels
 
@@ -169,7 +170,7 @@ def _kept(labels: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 
 
 def _is_counted(term: Term) -> bool:
-    """Whether its domain is the host name, and it does not distinguish pods of one controller."""
+    """Whether the domain of a term is the host name, and the term does not distinguish pods of one controller."""
     return term.topology == HOSTNAME and not any(rule.key in PER_POD_LABELS for rule in term.rules or ())
 
 
@@ -181,8 +182,9 @@ def _container_ports(spec: Document) -> Iterator[Mapping[str, Any]]:
 
 
 def host_ports(spec: Document) -> tuple[Port, ...]:
-    """The host ports that a pod requests. With the host's network, the API server makes every container port
-    a host port.
+    """The host ports that a pod requests.
+
+    With the host's network, the API server makes every container port a host port.
     """
     found = set()
     for port in _container_ports(spec):
@@ -194,13 +196,13 @@ def host_ports(spec: Document) -> tuple[Port, ...]:
 
 
 def anti_affinity(spec: Document, namespace: str) -> tuple[tuple[Term, ...], bool]:
-    """A pod's readable required anti-affinity terms, and whether these are all."""
+    """A pod's readable required anti-affinity terms, and whether these are all terms."""
     read = [_term(term, namespace) for term in required_anti_affinity(spec)]
     return tuple(term for term in read if term is not None), None not in read
 
 
 def required_anti_affinity(spec: Document) -> list[Mapping[str, Any]]:
-    """The same, as they are stored."""
+    """A pod's required anti-affinity terms, as stored."""
     return mappings(mapping(mapping(spec.get("affinity")).get("podAntiAffinity")).get(REQUIRED_AFFINITY))
 
 
@@ -210,7 +212,7 @@ def _term(stated: Mapping[str, Any], namespace: str) -> Term | None:
     namespaces = frozenset(map(str, list_items(stated.get("namespaces") or ()))) or frozenset({namespace})
     of_namespaces = stated.get("namespaceSelector")
     if of_namespaces is not None and any(mapping(of_namespaces).values()):
-        return None  # the labels of namespaces are not seen
+        return None  # the labels of namespaces are not known here
     selector = stated.get("labelSelector")
     rules = None if selector is None else frozenset(requirements(selector))
     if rules is not None and any(rule.operator not in OPERATORS for rule in rules):
@@ -226,7 +228,7 @@ class Exclusions:
     """The amounts of keys that the pods of a gang take."""
 
     members: tuple[Mapping[Key, int], ...]
-    """For each of its members, in their order."""
+    """The amounts of each member, in order."""
     predictable: bool = True
     """Whether admission knows all constraints of the pods. If not, no node is assigned."""
 
@@ -234,17 +236,17 @@ class Exclusions:
 class ExclusiveResources:
     """A column for each key that a gang has.
 
-    It is reused when no gang has the key. Beyond ``_COLUMNS`` keys, pods of further gangs count as unpredictable, so
-    that keys cannot fill the memory.
+    A column is reused when no gang has the key. Beyond ``_COLUMNS`` keys, pods of further gangs count as unpredictable,
+    so that keys cannot fill the memory.
     """
 
     def __init__(self) -> None:
         self._of: dict[Key, int] = {}
-        self._gangs: dict[str, frozenset[str]] = {}  # those that have any, with the names of their columns
+        self._gangs: dict[str, frozenset[str]] = {}  # gangs with keys, and the names of their columns
         self._count: Counter[str] = Counter()
 
     def exclusives(self, found: Exclusions) -> tuple[tuple[tuple[ExclusiveResource, ...], ...], bool]:
-        """The amounts of each member by column, and whether these are all constraints of a gang."""
+        """The amounts of each member by column, and whether these include all constraints of a gang."""
         for key in dict.fromkeys(key for member in found.members for key in member):
             if key not in self._of and len(self._of) < _COLUMNS:
                 taken = set(self._of.values())
@@ -281,7 +283,7 @@ class ExclusiveResources:
 
 
 def exclusions(specs: Sequence[tuple[Document, Mapping[str, str], int]], namespace: str) -> Exclusions:
-    """The exclusions of a gang, from each member's pod spec, labels, and maximum of pods."""
+    """The exclusions of a gang, from each member's pod spec, labels, and maximum number of pods."""
     if not any(_may_exclude(spec) for spec, _, _ in specs):
         return Exclusions(tuple({} for _ in specs))
     kinds = []
@@ -313,7 +315,7 @@ def _may_exclude(spec: Document) -> bool:
 
 
 def _is_unpredictable(spec: Document) -> bool:
-    """Devices, topology spread, and pod affinity: only the scheduler knows the nodes that they allow."""
+    """Whether a pod has devices, topology spread or pod affinity: only the scheduler knows the nodes they allow."""
     spread = mappings(spec.get("topologySpreadConstraints"))
     if any(rule.get("whenUnsatisfiable", "DoNotSchedule") == "DoNotSchedule" for rule in spread):
         return True
@@ -322,7 +324,7 @@ def _is_unpredictable(spec: Document) -> bool:
 
 
 def _is_expressible(key: Key, kinds: Sequence[PodKind], counts: Sequence[int]) -> bool:
-    """Whether amounts can express it. They cannot for pods that avoid several others which may share a node."""
+    """Whether amounts can express a key. They cannot if pods avoid several other pods that may share a node."""
     if isinstance(key, Port) or key.own:
         return True
     selected = (count for kind, count in zip(kinds, counts, strict=True) if key.cost(kind) == EXCLUSIVE_CAPACITY)

@@ -1,4 +1,4 @@
-"""Node snapshot: the nodes and their free resources, with an undo log for attempts.
+"""Node snapshot: the nodes and their free resources, with an undo log for hypothetical changes.
 
 ``NodeTable`` has the amounts as arrays of integers, and ``PodCapacity`` the number of pods of a class that fit. Rows
 are in the order of the nodes' names, so that results do not depend on the order of a list.
@@ -35,11 +35,11 @@ NodeMask = Mask | None
 """True for the rows of eligible nodes; None: all nodes."""
 ALL_NODES: Final[NodeMask] = None
 
-# Of a resource of which a node has more pieces (shared network cards, say) they are not what gangs compete for.
+# If a node has more pieces of a resource (such as shared network cards), gangs do not compete for them.
 _MOST_PIECES: Final = 128
-# Up to so many rows are counted again one by one.
+# Up to this number of rows are counted again one by one.
 _FEW_ROWS: Final = 8
-# Of more changes than this each row is taken once.
+# If the number of changes exceeds this number, repeated rows are removed.
 _MANY_ROWS: Final = 256
 # The parts of a key, from the lowest bit on: the row, and the free CPU in thousandths.
 _ROW_BITS: Final = 20
@@ -64,7 +64,7 @@ class NodeTable:
         before: NodeTable | None = None,
         source: Rows | None = None,
     ) -> None:
-        """``nodes`` by name; ``source``: the row of each in ``before``, whose amounts are kept, or -1."""
+        """``nodes``: in the order of their names; ``source``: their rows in ``before``, with kept amounts, or -1."""
         self.names = [node.name for node in nodes]
         self.size = len(nodes)
         if self.size > _MOST_ROWS:
@@ -87,8 +87,9 @@ class NodeTable:
             self._read(row, nodes[row], known if kept[row] else 0)
         self.cells = [line.data for line in self.free]
         self._extended = [c for c, resource in enumerate(self._resources) if is_extended_resource(resource)]
-        # A key is the row and a sum over these columns: what is free, at most so much, times a weight (0 on nodes that
-        # have more); and a bit of the level for nodes that have any accelerators.
+        # A key is the sum of the row, of the free amounts in these columns, and of a bit for nodes with accelerators. A
+        # free amount is limited to a maximum and multiplied by a weight, which is 0 on nodes that have more than this
+        # maximum.
         self._keyed = [(CPU, _MOST_CPU, _ROW_BITS), *((c, _MOST_PIECES, _LEVEL_BITS) for c in self._extended)]
         self._weights: Ints = np.zeros((self.columns, self.size), np.int64)
         self._bare_keys: Ints = np.arange(self.size, dtype=np.int64)
@@ -115,7 +116,7 @@ class NodeTable:
         self._bare_keys[rows] = rows + (special.astype(np.int64) << _LEVEL_BITS)
 
     def _find_keys(self, rows: Rows) -> None:
-        """The keys of these rows."""
+        """Compute the keys of these rows."""
         key = self._bare_keys.take(rows)
         for column, most, _ in self._keyed:
             free = self.free[column].take(rows)
@@ -124,14 +125,14 @@ class NodeTable:
         self.key[rows] = key
 
     def put(self, row: int, node: Node) -> None:
-        """Write a node that has changed."""
+        """Write a changed node."""
         self._read(row, node)
         self._weigh(np.array([row]))
         self._find_keys(np.array([row]))
         self._touch((row,))
 
     def add(self, requests: Requests, times: Mapping[int, int], sign: int) -> None:
-        """Add the requests in given numbers (``sign`` -1: subtract them) on the nodes of some rows."""
+        """Add the requests, ``times`` by row, to the free amounts (``sign`` -1: subtract them)."""
         if len(times) > _FEW_ROWS:
             rows = np.fromiter(times, np.intp, len(times))
             amounts = np.fromiter(times.values(), np.int64, len(times)) * sign
@@ -140,7 +141,7 @@ class NodeTable:
                 line[rows] += value * amounts
             self._find_keys(rows)
         else:
-            # The key follows each column: for a few rows that is quicker than to find it anew.
+            # Update the key with each column. For a few rows, this is faster than computing the key again.
             for column, value in requests:
                 line, part = self.cells[column], self._key_parts.get(column)
                 for row, number in times.items():
@@ -150,7 +151,7 @@ class NodeTable:
                         most, weights = part
                         weight = weights[row]
                         if weight:
-                            # Conditions, for calls of min and max would be half the time that this takes.
+                            # Conditions, because calls of min and max would take half of the time.
                             counted = most if after > most else after if after > 0 else 0
                             counted -= most if before > most else before if before > 0 else 0
                             self._key_cells[row] += counted * weight
@@ -168,7 +169,7 @@ class NodeTable:
         return self.base + len(self.touched)
 
     def since(self, change: int) -> Rows | None:
-        """The rows changed since the ``change``-th change, possibly repeated; None: too many, or too long ago."""
+        """The rows changed since the ``change``-th change, possibly repeated; None if too many, or too long ago."""
         if change < self.base or self.changes - change > self.size:
             return None
         rows = np.frombuffer(self.touched[change - self.base :], np.int64)
@@ -206,7 +207,7 @@ class PodCapacity:
         return self._total
 
     def refresh(self) -> None:
-        """Count again where something has changed."""
+        """Count the changed rows again."""
         table = self._table
         if self._change != table.changes:
             rows = table.since(self._change)
@@ -237,9 +238,10 @@ def pods_per_node(amounts: Ints, requests: Requests, mask: NodeMask, rows: Rows 
     return found * (mask if rows is None else mask.take(rows))
 
 
-# Counts are kept for so many classes; the one not asked for longest is forgotten.
+# The maximum number of classes with cached counts. The least recently used class is dropped.
 _MAX_CAPACITIES: Final = 512
-# And the domains of so many labels, and the nodes for so many sets of constraints: jobs that name hosts bring new ones.
+# The maximum numbers of labels with cached domains, and of sets of constraints with cached nodes: jobs that name hosts
+# add new sets.
 _MAX_LABELS: Final = 16
 _MAX_FILTERS: Final = 256
 
@@ -265,7 +267,7 @@ class NodeFilters:
                 self._known[signature] = constraints, rows
 
     def of(self, shape: PodClass) -> NodeMask:
-        """The eligible nodes of a class of pods: none, if its constraints are malformed."""
+        """The eligible nodes of a class of pods: no nodes if its constraints are malformed."""
         if not shape.signature and not self._tainted:
             return ALL_NODES
         known = self._known.get(shape.signature)
@@ -290,7 +292,7 @@ class NodeFilters:
         if node.labels == before.labels and node.taints == before.taints:
             return False
         (self._tainted.add if node.taints else self._tainted.discard)(row)
-        for signature in self._unreadable:  # perhaps only this node showed it
+        for signature in self._unreadable:  # perhaps only this node caused the error
             self._known.pop(signature, None)
         self._unreadable.clear()
         for signature, (constraints, mask) in self._known.items():
@@ -323,22 +325,22 @@ class TopologyDomains:
         self.inside: NodeMask = ALL_NODES if inside.all() else inside
 
     def sums(self, counts: Ints) -> Ints:
-        """The sum of a number per row, for each domain."""
+        """The sum of ``counts``, which has a number for each row, for each domain."""
         return np.bincount(self.of_row, weights=counts, minlength=len(self.names) + 1).astype(np.int64)[:-1]
 
 
 class NodeSnapshot:
     """The free resources of nodes. It must not include nodes that accept no pods (cordoned, not ready).
 
-    Pod classes belong to the catalogue; snapshots can share it.
+    Pod classes belong to the catalogue, which snapshots can share.
     """
 
     def __init__(self, nodes: Iterable[Node], catalogue: PodClassRegistry | None = None) -> None:
         self.catalogue = catalogue or PodClassRegistry()
         self._nodes = {node.name: node for node in nodes}
         self._unread: set[str] = set()  # nodes whose amounts the table does not have
-        self._stale = False  # whether the table has other nodes
-        self._log: list[tuple[Requests, Mapping[int, int]]] = []  # what was taken, as for take_rows
+        self._stale = False  # whether the table has different nodes
+        self._log: list[tuple[Requests, Mapping[int, int]]] = []  # taken amounts, as arguments of take_rows
         self._marks: list[int] = []  # lengths of the log
         listed = [self._nodes[name] for name in sorted(self._nodes)]
         self._filters = NodeFilters(listed)
@@ -365,7 +367,7 @@ class NodeSnapshot:
             self._domains.clear()
 
     def remove_node(self, name: str) -> None:
-        """Remove a node. An unknown node is ignored; no mark may be open."""
+        """Remove a node. An unknown node is ignored. No mark may be open."""
         self._check_no_mark()
         if self._nodes.pop(name, None) is not None:
             self._unread.discard(name)
@@ -375,7 +377,7 @@ class NodeSnapshot:
         return node in self._nodes
 
     def node(self, name: str) -> Node:
-        """The node as added; KeyError if it is unknown."""
+        """The node as added. Raises KeyError if it is unknown."""
         return self._nodes[name]
 
     @property
@@ -421,19 +423,19 @@ class NodeSnapshot:
     # -- pod classes --
 
     def shape(self, member: PodSet) -> PodClass:
-        """The class of a member's pods; predicates.InvalidConstraints if the constraints are malformed."""
+        """The class of a member's pods. Raises InvalidConstraints if its constraints are malformed."""
         shape = self.catalogue.shape(member)
         self.ready()
         self._filters.check(shape)
         return shape
 
     def mask(self, shape: PodClass) -> NodeMask:
-        """The eligible nodes of its pods."""
+        """The eligible nodes of a class of pods."""
         self.ready()
         return self._filters.of(shape)
 
     def capacity(self, shape: PodClass) -> PodCapacity:
-        """The number of its pods that fit on each node now."""
+        """The number of pods of a class that fit on each node now."""
         self.ready()
         known = self._capacities.pop(shape, None)
         if known is None:
@@ -445,34 +447,34 @@ class NodeSnapshot:
         return known
 
     def most(self, shape: PodClass, limit: int | None = None) -> int:
-        """The number of its pods that fit now over all nodes, up to ``limit``."""
+        """The number of pods of a class that fit now on all nodes, up to ``limit``."""
         total = self.capacity(shape).total
         return total if limit is None else min(total, limit)
 
     def most_ever(self, shape: PodClass) -> int:
-        """The number that would fit on empty nodes."""
+        """The number of pods of a class that would fit on empty nodes."""
         self.ready()
         return int(pods_per_node(self.table.whole, shape.requests, self.mask(shape)).sum())
 
     # -- pods --
 
     def take(self, shape: PodClass, node: str, count: int) -> None:
-        """Take the capacity of existing pods; it may become negative. KeyError if the node is unknown."""
+        """Take the capacity of existing pods. It may become negative. Raises KeyError if the node is unknown."""
         self.ready()
         self.take_rows(shape.requests, {self.table.row[node]: count})
 
     def give(self, shape: PodClass, node: str, count: int) -> None:
-        """Return the capacity of deleted pods. KeyError if the node is unknown."""
+        """Return the capacity of deleted pods. Raises KeyError if the node is unknown."""
         self.take(shape, node, -count)
 
     def take_rows(self, requests: Requests, times: Mapping[int, int]) -> None:
-        """Take these requests in given numbers on the nodes of some rows."""
+        """Take these requests, ``times`` by row."""
         if self._marks:
             self._log.append((requests, times))
         self.table.add(requests, times, -1)
 
     def is_exceeded(self, pods: Iterable[PodsOnNode]) -> bool:
-        """Whether the nodes of these pods have less than nothing of a resource that the pods request."""
+        """Whether the nodes of these pods have a negative free amount of a resource that the pods request."""
         cells, row = self.table.cells, self.table.row
         return any(cells[column][row[node]] < 0 for shape, node, _ in pods for column, _ in shape.requests)
 

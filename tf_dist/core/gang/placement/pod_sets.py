@@ -1,8 +1,8 @@
-"""Requests of gangs as integers: pod classes (pods with equal requests and constraints) and gang requests (equal pod
-sets). Equal ones are one object, so results are shared.
+"""Requests of gangs as integers: pod classes and gang requests.
 
-A column is a resource; its amounts are integers: thousandths of a CPU, bytes, pieces. Requests are rounded up and free
-capacity down, so that rounding never admits a pod that does not fit.
+A pod class is a set of pods with equal requests and constraints. Equal pod classes, and equal requests of gangs, are
+the same object, so results are shared. A column is a resource. Its amounts are integers: thousandths of a CPU, bytes,
+pieces. Requests are rounded up and free capacity down, so that rounding never admits a pod that does not fit.
 """
 
 from __future__ import annotations
@@ -22,18 +22,16 @@ from tf_dist.core.model.job import Document
 
 CPU: Final = 0
 ABSENT: Final = 3
-"""The column of all resources that no node has had yet. Jobs may name any number of them, so they have none of their
-own.
-"""
-# More than this of anything counts as this much: 281 TB, 281 thousand million CPUs. So sums of some dozen of them are
-# below 2 ** 53, up to which a float64 is exact.
+"""The column of all resources that no node has had yet. Jobs may name any number of these, so they share a column."""
+# Larger amounts count as this amount: 281 TB, or 281 thousand million CPUs. Sums of up to 32 amounts are then at most
+# 2 ** 53, up to which a float64 is exact.
 _MOST: Final = 1 << 48
 UNLIMITED: Final = (1 << 24) - 1
 """The number of pods without requests that fit on a node."""
 _MAX_SEEN: Final = 4096
 
 Requests = tuple[tuple[int, int], ...]
-"""(column, amount), none of them 0."""
+"""Pairs (column, amount), without amounts of 0."""
 Counts = tuple[int, ...]
 """The number of pods of each member of a gang, in order."""
 
@@ -43,7 +41,7 @@ Counts = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class PodClass:
-    """Pods with equal requests and constraints. Equal classes of one registry are one object."""
+    """Pods with equal requests and constraints. Equal classes of a registry are the same object."""
 
     requests: Requests
     """The requests of one pod."""
@@ -54,7 +52,7 @@ class PodClass:
     constraints: Document
     """Parts of the pod spec that ``predicates`` reads."""
     signature: str
-    """Equal for equal constraints; empty without constraints."""
+    """A text that is equal for equal constraints; empty without constraints."""
 
 
 class PodsOnNode(NamedTuple):
@@ -65,7 +63,7 @@ class PodsOnNode(NamedTuple):
     node: str
     """The name of the node."""
     number: int
-    """How many pods there are."""
+    """The number of pods."""
 
 
 class PodClassRegistry:
@@ -74,7 +72,7 @@ class PodClassRegistry:
     def __init__(self) -> None:
         self.columns: dict[str, int] = {"cpu": CPU, "memory": 1, "pods": 2, "": ABSENT}
         self.outdated = False
-        """Whether a node has a new resource, which may be one that a class counts as absent."""
+        """Whether a node has a new resource, which a class may count as absent."""
         self._offered: set[str] = set()
         self._shapes: WeakValueDictionary[tuple[Requests, str], PodClass] = WeakValueDictionary()
 
@@ -99,7 +97,7 @@ class PodClassRegistry:
         asked = {resource: value for resource, value in amounts if value > 0}
         asked |= {one.name: one.amount for one in member.exclusives}
         columns = ((self.column(resource), value) for resource, value in asked.items())
-        # Of absent resources no amount fits.
+        # No amount of an absent resource fits.
         requests = tuple(sorted({column: 1 if column == ABSENT else value for column, value in columns}.items()))
         accelerators = sum(value for resource, value in asked.items() if is_extended_resource(resource))
         return self._one(requests, accelerators, asked.get("cpu", 0), member.constraints)
@@ -120,8 +118,9 @@ class PodClassRegistry:
 
 
 def units(resource: str, amounts: Resources) -> int:
-    """The amount of a resource as an integer. A node has an exclusive resource once, unless its remaining
-    amount is given.
+    """The amount of a resource as an integer.
+
+    A node has an exclusive resource once, unless ``amounts`` contains its remaining amount.
     """
     if resource in amounts:
         return to_units(resource, amounts[resource], up=False)
@@ -129,7 +128,7 @@ def units(resource: str, amounts: Resources) -> int:
 
 
 def is_extended_resource(resource: str) -> bool:
-    """Whether it is a countable device such as a GPU, whose name has a domain."""
+    """Whether a resource is a countable device such as a GPU. The names of these resources have a domain."""
     return "/" in resource
 
 
@@ -152,9 +151,9 @@ class PodGroups:
     """The sum of their requests."""
 
 
-@lru_cache(maxsize=1024)  # the same few gangs are tried again and again
+@lru_cache(maxsize=1024)  # the same few gangs are evaluated repeatedly
 def group_by_class(wants: tuple[tuple[PodClass, int], ...]) -> PodGroups:
-    """The pod set with these numbers of pods of each class; a class may be repeated."""
+    """The groups for these numbers of pods of each class. A class may be repeated."""
     counts: dict[PodClass, int] = {}
     together: dict[int, int] = {}
     for shape, count in wants:
@@ -219,17 +218,17 @@ class GangRequest:
 
     @property
     def absent(self) -> bool:
-        """Whether it requests resources that no node had."""
+        """Whether the gang requests resources that no node has had."""
         return any(column == ABSENT for want in self.wants for column, _ in want.shape.requests)
 
     @property
     def elastic(self) -> bool:
-        """Whether it may start with less than its requested size."""
+        """Whether the gang may start with less than its requested size."""
         return self.least != self.full
 
     @property
     def starts_early(self) -> bool:
-        """Whether it may start before all pods of its smallest size fit."""
+        """Whether the gang may start before all pods of its smallest size fit."""
         return self.least != self.whole
 
     def need(self, counts: Counts) -> Resources:
@@ -246,7 +245,7 @@ NO_REQUEST: Final = GangRequest((), None, (), (), ())
 
 
 def total_resources(parts: Iterable[tuple[Resources, int]]) -> dict[str, Decimal]:
-    """The weighted sum."""
+    """The weighted sum of resources."""
     added: dict[str, Decimal] = {}
     for requests, count in parts:
         if count:
@@ -261,11 +260,11 @@ class GangRequests:
     def __init__(self, shape_of: Callable[[PodSet], PodClass]) -> None:
         self._shape_of = shape_of
         self._known: dict[tuple[object, ...], GangRequest] = {}
-        # By the identity of the members, which it keeps.
+        # By the id of the members. The value keeps the members, so that ids stay unique.
         self._seen: dict[int, tuple[tuple[PodSet, ...], GangRequest]] = {}
 
     def of(self, gang: Gang) -> GangRequest:
-        """The request of a gang. InvalidConstraints: its constraints are malformed."""
+        """The request of a gang. Raises InvalidConstraints if its constraints are malformed."""
         seen = self._seen.get(id(gang.members))
         if seen is not None and seen[0] is gang.members and seen[1].locality == gang.locality:
             return seen[1]
@@ -292,7 +291,7 @@ class GangRequests:
         return PodSetRequest(member, shape, least, member.count, most, start)
 
     def forget(self, kept: Sequence[GangRequest]) -> None:
-        """Drop all others."""
+        """Drop all requests except ``kept``."""
         keep = {id(request) for request in kept}
         self._known = {key: request for key, request in self._known.items() if id(request) in keep}
         self._seen.clear()

@@ -1,7 +1,7 @@
 """Node predicates: node selector, node affinity and taints.
 
-Admission and the embedded scheduler share them. Otherwise a gang could be admitted to nodes on which its pods are never
-placed.
+Admission and the embedded scheduler share them. Otherwise, a gang could be admitted to nodes to which the scheduler
+never binds its pods.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ REFUSED_NODES: Final = "tf-dist.dev/refused-nodes"
 
 
 class InvalidConstraints(ValueError):
-    """The constraints are malformed. Templates of jobs are stored unchecked."""
+    """The constraints are malformed. The API server stores templates of jobs without validation."""
 
 
 @contextmanager
@@ -80,7 +80,7 @@ def _node_affinity(pod_spec: Document) -> Mapping[str, Any]:
 
 
 def _term_holds(term: Mapping[str, Any], name: str, labels: Labels) -> bool:
-    """Whether all rules of a term match; a term without rules matches nothing."""
+    """Whether all rules of a term match. A term without rules matches nothing."""
     rules = [(rule, labels) for rule in term.get("matchExpressions") or ()]
     rules += [(rule, {"metadata.name": name}) for rule in term.get("matchFields") or ()]
     return bool(rules) and all(_rule_holds(rule, values) for rule, values in rules)
@@ -106,5 +106,5 @@ def _rule_holds(rule: Mapping[str, Any], values: Labels) -> bool:
 
 
 def _number(text: str | None) -> float:
-    # Not a number is neither more nor less than anything, so it never matches.
+    # NaN is neither greater nor less than any number, so it never matches.
     return float(text) if text and text.lstrip("-").isdecimal() else float("nan")

@@ -1,13 +1,13 @@
 """Search: nodes for all pods of a gang, or for none, on nodes without the capacity of assumed pods.
 
-A gang is placed on one node if all of it fits there. Otherwise its pod classes are placed one after the other, those
-with most accelerators first: on the nodes that the gang uses already, and the rest on as few nodes as possible. That
-is, as many pods as possible on the node where most fit, and so on; the last node is one where the rest just fits. Of
-equally good nodes, that with the smallest ``NodeTable.key`` is used, to keep large free parts whole. The same rules
-apply within a topology domain.
+A gang is placed on a single node if all its pods fit there. Otherwise, its pod classes are placed one after the other,
+the class with most accelerators first. Pods go to the nodes that the gang uses already, and the rest to as few nodes as
+possible: as many pods as possible to the node where most fit, and so on. The last node is a node where the rest just
+fits. Of equally good nodes, the node with the smallest ``NodeTable.key`` is used, which keeps large free parts whole.
+The same rules apply within a topology domain.
 
-The order of the classes can matter: if it fails, the reverse is tried. Both may fail although a placement exists;
-``tests/core/gang/placement/test_search_properties.py`` measures how often.
+The order of the classes can matter: if it fails, the reverse order is tried. Both may fail although a placement exists.
+``tests/core/gang/placement/test_search_properties.py`` measures how often this happens.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ NodeAssignments = list[dict[str, int]]
 """For each member of a gang: the number of its pods by node."""
 
 _NOWHERE: Final[Mapping[str, int]] = MappingProxyType({})
-_LAST: Final = np.iinfo(np.int64).max  # behind every key
+_LAST: Final = np.iinfo(np.int64).max  # greater than every key
 
 
 def place_gang(
@@ -50,9 +50,9 @@ def place_gang(
 ) -> NodeAssignments | int:
     """Take capacity for all pods of ``wants``.
 
-    Returns the number of pods by node for each want. An int means that nothing was taken: the index of the want that
-    did not fit. (With a required ``locality`` it may fit, but not together with the others.) ``keep``: nodes that the
-    gang uses already, which come first.
+    Returns the number of pods by node for each want. If nothing was taken, returns the index of the want that did not
+    fit. With a required ``locality``, this want may fit alone, but not together with the others. ``keep``: nodes that
+    the gang uses already, which come first.
     """
     groups = group_by_class(tuple(wants))
     if not groups.counts:
@@ -61,7 +61,7 @@ def place_gang(
     rows = snapshot.table.row
     used = [rows[node] for node in keep if node in rows]
     found: Found | PodClass | None = None
-    if not used and (locality or len(groups.counts) > 1):  # for one class the other way comes to the same
+    if not used and (locality or len(groups.counts) > 1):  # for a single class, the other search has the same result
         found = _on_one_node(snapshot, groups, snapshot.domains(locality.label).inside if locality else ALL_NODES)
     if found is None and locality is None:
         found = _on_several(snapshot, groups.counts, used)
@@ -69,13 +69,13 @@ def place_gang(
         found = _in_domains(snapshot, groups.counts, used, locality)
     if isinstance(found, dict):
         return _distribute(snapshot.table.names, wants, groups.counts, found)
-    # A member that does not fit even alone is the better answer.
+    # Prefer to return a member that does not fit even alone.
     lacking = next((shape for shape, count in groups.counts.items() if snapshot.most(shape) < count), found)
     return next(at for at, (shape, count) in enumerate(wants) if shape is lacking and count > 0)
 
 
 def _distribute(names: Sequence[str], wants: Wants, groups: Mapping[PodClass, int], found: Found) -> NodeAssignments:
-    """The part of each want in the result for its shape: the first pods that are left."""
+    """The part of each want in the result for its class: the first remaining pods."""
     shares: list[dict[str, int]] = []
     for shape, count in wants:
         if count == groups.get(shape):
@@ -94,10 +94,10 @@ def _distribute(names: Sequence[str], wants: Wants, groups: Mapping[PodClass, in
 
 
 def _on_one_node(snapshot: NodeSnapshot, groups: PodGroups, within: NodeMask) -> Found | None:
-    """Take capacity for all groups on one node ``within`` the mask; None: no node has enough."""
+    """Take capacity for all groups on one node ``within`` the mask; None if no node has enough capacity."""
     table = snapshot.table
     largest, count = next(iter(groups.counts.items()))
-    rows = (snapshot.capacity(largest).counts >= count).nonzero()[0]  # mostly few: the rest is asked of these alone
+    rows = (snapshot.capacity(largest).counts >= count).nonzero()[0]  # usually few: only these are checked further
     for mask in (within, *(snapshot.mask(shape) for shape in groups.counts if shape is not largest)):
         if mask is not None:
             rows = rows[mask.take(rows)]
@@ -161,7 +161,7 @@ def _fill(snapshot: NodeSnapshot, shape: PodClass, count: int, used: Sequence[in
 
 
 def _spread(snapshot: NodeSnapshot, shape: PodClass, count: int, rows: Rows | None) -> dict[int, int] | None:
-    """Take capacity for this number of pods on as few rows as possible; None: there is not enough."""
+    """Take capacity for this number of pods on as few rows as possible; None if they do not fit."""
     capacity = snapshot.capacity(shape)
     if capacity.total < count:
         return None
@@ -175,7 +175,7 @@ def _spread(snapshot: NodeSnapshot, shape: PodClass, count: int, rows: Rows | No
             return None
         each = min(most, count)
         enough = counts >= each
-        first: Rows  # those with the smallest keys
+        first: Rows  # the rows with the smallest keys
         if count < 2 * each:
             first = np.where(enough, keys, _LAST).argmin(axis=0, keepdims=True)
         else:
@@ -195,9 +195,9 @@ def _spread(snapshot: NodeSnapshot, shape: PodClass, count: int, rows: Rows | No
 def _in_domains(
     snapshot: NodeSnapshot, groups: Mapping[PodClass, int], keep: Sequence[int], locality: TopologyRequest
 ) -> Found | PodClass:
-    """The smallest domain that holds the gang; otherwise, unless one is required, as few domains as possible.
+    """Take capacity in the smallest domain that holds the gang or, unless one is required, in as few as possible.
 
-    Domains that the gang uses already come first; if one is required, only that is used.
+    Domains that the gang uses already come first. If a domain is required, only these are used.
     """
     domains = snapshot.domains(locality.label)
     at_home = {int(domains.of_row[row]) for row in keep} - {len(domains.rows)}
@@ -238,9 +238,9 @@ def _smallest_first(domains: TopologyDomains, size: Ints, some: Rows) -> Iterato
 
 
 def _fewest_domains(groups: Mapping[PodClass, int], sums: Mapping[PodClass, Ints], at_home: set[int]) -> list[int]:
-    """Two or more domains that together hold these pods: the largest, and a last one that is just large enough.
+    """Two or more domains that together hold these pods: the largest, and a last domain that is just large enough.
 
-    Empty if all domains together do not.
+    Empty if all domains together cannot hold them.
     """
     size = sums[next(iter(groups))].copy()
     chosen: list[int] = []
@@ -267,7 +267,7 @@ def _fewest_domains(groups: Mapping[PodClass, int], sums: Mapping[PodClass, Ints
 
 
 class AssumedPods:
-    """Nodes and the pods assumed on them. ``sees_nodes`` False: nodes cannot be listed, and any pods fit."""
+    """Nodes and the pods assumed on them. If ``sees_nodes`` is False, nodes cannot be listed, and any pods fit."""
 
     def __init__(self, *, sees_nodes: bool = True) -> None:
         self.sees_nodes = sees_nodes
@@ -288,8 +288,8 @@ class AssumedPods:
         self._empty: NodeSnapshot | None = None
         self._with_unavailable: NodeSnapshot | None = None
         self._assumed: dict[str, dict[PodClass, int]] = {}  # by node
-        self._unassigned: Counter[PodClass] = Counter()  # those that may come to any node
-        self._settled: list[PodsOnNode] | None = None  # where these are counted meanwhile; None: nowhere
+        self._unassigned: Counter[PodClass] = Counter()  # assumed pods without a node
+        self._settled: list[PodsOnNode] | None = None  # the nodes where these count; None: they are not counted
 
     # -- nodes --
 
@@ -338,7 +338,7 @@ class AssumedPods:
     # -- assumed pods --
 
     def assume(self, coming: Iterable[PodsOnNode], anywhere: Iterable[tuple[PodClass, int]]) -> None:
-        """Assume pods, some of them on unknown nodes."""
+        """Assume ``coming`` pods on their nodes, and pods ``anywhere``, without a node."""
         for shape, node, count in coming:
             assumed = self._assumed.setdefault(node, {})
             assumed[shape] = assumed.get(shape, 0) + count
@@ -357,7 +357,7 @@ class AssumedPods:
             if not assumed[shape]:
                 del assumed[shape]
             if node in self.snapshot:
-                self._lift()  # one of those that may come to any node may have fitted nowhere yet
+                self._lift()  # an assumed pod without a node may not have fitted before
                 self.snapshot.give(shape, node, count)
                 self._freed()
         for shape, count in anywhere:
@@ -367,11 +367,11 @@ class AssumedPods:
                 del self._unassigned[shape]
 
     def settle(self) -> None:
-        """Take capacity for assumed pods without a node, on any nodes, the most demanding first. The scheduler may bind
-        a pod to a node that has refused it before, so it counts there if it fits nowhere else.
+        """Take capacity for assumed pods without a node, on any nodes, the most demanding first.
 
-        If not all fit, the others still count. Pods with equal requests are counted together, across gangs, because
-        there may be thousands.
+        The scheduler may bind a pod to a node that it has refused for the pod before, so the pod counts there if it
+        fits nowhere else. If not all pods fit, the others still count. Pods with equal requests are counted together,
+        across gangs, because their number may be in the thousands.
         """
         if not self._unassigned or self._settled is not None:
             return
@@ -389,7 +389,7 @@ class AssumedPods:
         self.version += 1
 
     def _lift(self) -> None:
-        """Return that capacity before any other change."""
+        """Return the capacity that ``settle`` has taken, before any other change."""
         if self._settled is not None:
             for shape, node, count in self._settled:
                 self.snapshot.give(shape, node, count)
@@ -404,7 +404,7 @@ class AssumedPods:
 
     def look(self, request: GangRequest, counts: Counts) -> NodeAssignments | None:
         """The nodes on which these pods of each member fit, or None. Nothing is taken."""
-        # To count first is quicker for those who will find nothing: mostly those who found nothing before.
+        # Count first if the request did not fit before: it usually does not fit now, and counting is faster.
         if self.lacks(request, counts) or (counts in request.lacking and self.surely_lacks(request, counts)):
             return None
         found = self.fit(request, counts)
@@ -430,19 +430,17 @@ class AssumedPods:
         return None if isinstance(found, int) else found
 
     def short(self, request: GangRequest, counts: Counts) -> int | None:
-        """The number of the first member that does not fit even alone, or None."""
+        """The index of the first member that does not fit even alone, or None."""
         wants = enumerate(_pairs(request, counts)) if self.sees_nodes else ()
         return next((at for at, (shape, count) in wants if self.snapshot.most(shape) < count), None)
 
     def missing(self, request: GangRequest, counts: Counts) -> int:
-        """The number of pods that do not fit, for the member with most of them."""
+        """The number of pods that do not fit, for the member with the largest such number."""
         wants = _pairs(request, counts) if self.sees_nodes else ()
         return max((count - self.snapshot.most(shape, count) for shape, count in wants if count), default=0)
 
     def never(self, request: GangRequest) -> int | None:
-        """The number of the member that does not fit together with the others, even on empty nodes and with
-        minimums.
-        """
+        """The index of the member that does not fit together with the others, even on empty nodes and with minimums."""
         if not self.sees_nodes:
             return None
         if request.never[0] != self.layout:

@@ -1,5 +1,7 @@
-"""Configuration of admission as stored in the cluster: queues, the namespaces whose jobs they accept, ResourceQuotas,
-priority classes and runtime classes.
+"""Configuration of admission, read from stored objects.
+
+It contains queues and the namespaces from which they accept jobs, ResourceQuotas, priority classes, runtime classes and
+the defaults of LimitRanges.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ def admission_config(
         name: PriorityClass(number(one.get("value")) or 0, one.get("preemptionPolicy") != "Never")
         for name, one in classes.items()
     }
-    # The class that the API server gives pods which name none; of several such the lowest.
+    # The class that the API server assigns to pods without a class. Of several defaults, it is the lowest.
     defaults = [name for name, one in classes.items() if one.get("globalDefault")]
     default = min(defaults, key=lambda name: values[name].value, default="")
     if default:
@@ -73,9 +75,9 @@ def resource_quotas(quotas: Iterable[Document]) -> ResourceQuotas:
 
 
 def container_defaults(limit_ranges: Iterable[Document]) -> dict[str, ContainerDefaults]:
-    """The defaults of the stored LimitRanges, by namespace; of several for one resource, the first by name counts.
+    """The defaults of the stored LimitRanges, by namespace. Of several for a resource, the first by name counts.
 
-    A limit that has no default is ``max``; a request that has none is the default limit, or ``min``.
+    Without a default, a limit is ``max``, and a request is the default limit, or else ``min``.
     """
     found: dict[str, ContainerDefaults] = {}
     for document in sorted(limit_ranges, key=lambda one: str(one["metadata"]["name"])):
@@ -136,7 +138,7 @@ class NamespaceMatcher:
     def __init__(self, labels_of: LabelsOf) -> None:
         self._labels_of = labels_of
         self._queues: dict[str, Queue] = {}  # those with a selector
-        # By queue and namespace: what it was found from, and the answer.
+        # By queue and namespace: the selector and labels of an evaluation, and its result.
         self._known: dict[tuple[str, str], tuple[tuple[Requirements | None, Labels | None], str]] = {}
 
     def update(self, queues: Iterable[Queue]) -> bool:
@@ -154,7 +156,7 @@ class NamespaceMatcher:
         return changed
 
     def mismatch(self, queue: str, namespace: str) -> str:
-        """Why the queue accepts no jobs from the namespace, "" if it does."""
+        """Why the queue accepts no jobs from the namespace; "" if it does."""
         guarded = self._queues.get(queue)
         if guarded is None:
             return ""

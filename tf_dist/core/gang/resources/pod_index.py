@@ -1,7 +1,7 @@
-"""Pod index: nodes' free resources and jobs' bound pods, kept up to date pod by pod.
+"""Pod index: nodes' free resources and jobs' bound pods, updated with each change of a pod.
 
-``PodIndex`` gets every change of a pod, and returns nodes and gangs as values. Unchanged values are identical objects,
-so comparisons are fast.
+``PodIndex`` gets every change of a pod, and returns nodes and bound pods as values. Unchanged values are identical
+objects, so comparisons are fast.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from tf_dist.core.model.status import Attempts
 _PLENTY: Final = Decimal(EXCLUSIVE_CAPACITY**2)
 _MAX_KNOWN: Final = 10_000
 T = TypeVar("T")
-# Attempts of a job, a task and a replica, as a pod's label has them.
+# The attempts of a job, a task and a replica, from a pod's label.
 Made = tuple[int, int, int]
-# The pod is being deleted: it ends before its replica starts again, as those of earlier attempts do.
+# A pod that is being deleted. Like a pod of an earlier attempt, it ends before its replica starts again.
 _DELETING: Final = (-1, 0, 0)
 
 
@@ -37,8 +37,8 @@ class BoundPods:
     pods: dict[tuple[Made, str, int, str], int] = field(default_factory=dict)
     """The number of pods of each attempt (of the job, the task and the replica), type and index on each node.
 
-    Without these labels, attempts are 0 and the index is -1. One flat table, because nested ones would need several
-    mappings for each of thousands of jobs.
+    Without these labels, attempts are 0 and the index is -1. The table is flat, because nested tables would need
+    several mappings for each of thousands of jobs.
     """
 
     def placement(self) -> dict[str, dict[str, int]]:
@@ -46,7 +46,7 @@ class BoundPods:
         return self._count((type_, node, count) for (_, type_, _, node), count in self.pods.items())
 
     def earlier(self, attempts: Attempts) -> dict[str, dict[str, int]]:
-        """The pods of earlier attempts, or that are being deleted."""
+        """The number of pods that are of earlier attempts or are being deleted, by type and node."""
         return self._count(
             (type_, node, count)
             for (made, type_, index, node), count in self.pods.items()
@@ -54,8 +54,7 @@ class BoundPods:
         )
 
     def nodes(self, type_: str, attempts: Attempts) -> dict[int, str]:
-        """The node of each replica except those of earlier attempts; of two, while one replaces another, the first
-        by name."""
+        """The node of each replica's pod, except pods of earlier attempts. Of two nodes, the first by name is used."""
         found: dict[int, str] = {}
         for made, of_type, index, node in self.pods:
             if of_type != type_ or index < 0:
@@ -84,7 +83,7 @@ def _is_earlier(made: Made, attempts: Attempts, type_: str, index: int) -> bool:
 
 
 class _PodKinds:
-    """The number of pods by node and kind; equal kinds are one object while such pods exist."""
+    """The number of pods by node and kind. Equal kinds are the same object while such pods exist."""
 
     def __init__(self) -> None:
         self._on: dict[str, dict[PodKind, int]] = {}
@@ -115,30 +114,30 @@ class _PodKinds:
 class PodIndex:
     """Index of pods: their use of nodes, and the nodes of the pods of jobs.
 
-    A job is named by its ``names.owned_by_key``, a pod without a job by its ``names.orphan_key``.
+    The key of a job is its ``names.owned_by_key``, and the key of pods without a job is their ``names.orphan_key``.
     """
 
     def __init__(self) -> None:
         self.pods: dict[str, Mapping[str, Any]] = {}
-        """By uid."""
+        """All pods by uid."""
         self.stored_nodes: dict[str, Mapping[str, Any]] = {}
         """All nodes by name, including those that accept no pods."""
         self.unavailable: Mapping[str, UnavailableNode] = {}
-        """The nodes that currently accept no pods; the same object until that changes."""
+        """The nodes that currently accept no pods. The same object until they change."""
         self._nodes: dict[str, Node] = {}
         self._used: dict[str, dict[str, Decimal]] = {}
         self._kinds = _PodKinds()
         self._keys: Mapping[str, Key] = {}
         self._bound: dict[str, BoundPods] = {}
         self._created: dict[str, dict[str, int]] = {}
-        # What the pods on nodes request, by job and by the queue that their label names.
+        # The requests of pods on nodes, by job and by the queue that their label names.
         self._charged: dict[str, dict[str, dict[str, Decimal]]] = {}
-        # What may have changed since it was read: nodes, and jobs whose pods moved, were created, or are charged.
+        # Possible changes since the last read: nodes, and jobs with changes of bound, created or charged pods.
         self._touched: set[str] = set()
         self._moved: set[str] = set()
         self._created_changes: set[str] = set()
         self._charged_changes: set[str] = set()
-        # What pods of one list of containers request; the list is kept, so that its id stays its own.
+        # The requests of pods by the id of their list of containers. The list is kept, so that its id stays unique.
         self._requests_of: dict[int, tuple[object, Resources]] = {}
 
     # Input
@@ -156,7 +155,7 @@ class PodIndex:
         before, after = node_of_pod(old) if old else "", node_of_pod(pod) if pod else ""
         lived, lives = old is not None and _lives(old), pod is not None and _lives(pod)
         if old and pod and (before, lived) == (after, lives):
-            # Two versions of one pod mostly differ in their status only.
+            # Two versions of a pod usually differ only in their status.
             keys = ("labels", "ownerReferences", "deletionTimestamp")
             marks = [[one["metadata"].get(key) for key in keys] for one in (old, pod)]
             if old.get("spec") == pod.get("spec") and marks[0] == marks[1]:
@@ -179,7 +178,7 @@ class PodIndex:
         self._touched.add(name)
         found = None
         if raw is not None and (why := _why_unavailable(raw)):
-            # As it would be if it took pods: with none on it, and without the taints of Kubernetes' own.
+            # The node as it would be if it accepted pods: without pods, and without Kubernetes' own taints.
             node = self._node(raw)
             taints = (one for one in node.taints if not text(one.get("key")).startswith("node.kubernetes.io/"))
             found = UnavailableNode(replace(node, free=node.allocatable, taints=tuple(taints)), why)
@@ -215,7 +214,7 @@ class PodIndex:
 
     def _requests(self, spec: Mapping[str, Any]) -> Resources:
         if "containers" not in spec or any(key in spec for key in ("initContainers", "overhead", "resources")):
-            return pod_requests(spec)  # more than its containers together
+            return pod_requests(spec)  # the requests do not depend on the containers alone
         containers = spec["containers"]
         known = self._requests_of.get(id(containers))
         if known is None:
@@ -247,7 +246,7 @@ class PodIndex:
     def nodes(self, keys: Mapping[str, Key], *, whole: bool = False) -> dict[str, Node | None]:
         """The nodes that have changed since the last call, by name; None: the node accepts no pods.
 
-        ``keys``: further free amounts, by name. ``whole``: all nodes that accept pods.
+        ``keys``: exclusive resources to include, by name. ``whole``: all nodes that accept pods.
         """
         if keys != self._keys:
             changed = {name for name in {*keys, *self._keys} if keys.get(name) != self._keys.get(name)}
@@ -309,8 +308,8 @@ def _lives(pod: Mapping[str, Any]) -> bool:
 def node_of_pod(pod: Mapping[str, Any]) -> str:
     """The node whose resources a pod uses; "": none.
 
-    A pinned pod of a job uses them from its creation until it is deleted, because the scheduler may bind it at any
-    time.
+    A pinned pod of a job uses the resources from its creation until it ends or is deleted, because the scheduler may
+    bind the pod at any time.
     """
     if not _lives(pod):
         return ""
@@ -324,7 +323,7 @@ def takes_pod(node: Mapping[str, Any], pod_spec: Document) -> bool:
     try:
         return not (_why_unavailable(node) or untolerated_taint(pod_spec, taints))
     except InvalidConstraints:
-        return True  # the API server refuses the pod
+        return True  # the API server rejects the pod
 
 
 def _why_unavailable(node: Mapping[str, Any]) -> str:

@@ -28,7 +28,7 @@ _NONE: Final = Decimal(0)
 
 
 def pod_requests(pod_spec: Document) -> dict[str, Decimal]:
-    """Requests of a pod: the sum of its containers, or the maximum while it starts; its overhead; and one pod.
+    """Requests of a pod: the sum of its containers, or the maximum during its start; its overhead; and one pod.
 
     Requests of the pod (``spec.resources``) replace those of its containers. Without a request, the pod's limit counts.
     """
@@ -40,7 +40,7 @@ def pod_requests(pod_spec: Document) -> dict[str, Decimal]:
 
 
 def pod_limits(pod_spec: Document) -> dict[str, Decimal]:
-    """Limits of a pod, added up in the same way; the overhead is added where there is a limit."""
+    """Limits of a pod, added up like requests. The overhead is added to resources with a limit."""
     found = _together(pod_spec, lambda container: parse_resources(mapping(container.get("resources")).get("limits")))
     found |= _of_pod(mapping(pod_spec.get("resources")).get("limits"))
     overhead = parse_resources(pod_spec.get("overhead"))
@@ -61,7 +61,7 @@ def _together(pod_spec: Document, amounts: Callable[[Mapping[str, Any]], dict[st
 
 
 def _of_pod(stated: object) -> dict[str, Decimal]:
-    """The resources for which a pod may have requests as a whole."""
+    """The resources for which a pod as a whole may have requests."""
     return {r: v for r, v in parse_resources(stated).items() if r in ("cpu", "memory") or r.startswith("hugepages-")}
 
 
@@ -76,7 +76,7 @@ def _requested(container: Mapping[str, Any]) -> dict[str, Decimal]:
 
 
 def parse_resources(stated: object) -> dict[str, Decimal]:
-    """Quantities as numbers. Invalid ones count as 0, because objects of others must not stop admission."""
+    """Quantities as numbers. Invalid quantities count as 0, because objects of others must not stop admission."""
     found: dict[str, Decimal] = {}
     for resource, value in mapping(stated).items():
         with suppress(ValueError):
@@ -122,11 +122,10 @@ def pod_sets(job: Job, config: AdmissionConfig = NO_ADMISSION_CONFIG) -> tuple[P
 
 
 def pod_priorities(job: Job, classes: Mapping[str, PriorityClass]) -> dict[str, int]:
-    """The priority of the pods of each type among those of their gang, as Volcano's scheduler has it (``NewTaskInfo``,
-    ``priority``).
+    """The priority of each type's pods within their gang, as in Volcano's scheduler (``NewTaskInfo``, ``priority``).
 
-    The annotation ``volcano.sh/task-priority`` comes before the pod's own priority. It is ignored unless it is a number
-    of 32 bits.
+    The annotation ``volcano.sh/task-priority`` has precedence over the pod's own priority. It is ignored unless it is a
+    32-bit number.
     """
     found: dict[str, int] = {}
     for spec in job.replica_specs:
@@ -148,9 +147,7 @@ def admitted_specs(job: Job) -> list[tuple[ReplicaSpec, tuple[int, int]]]:
 
 
 def pod_spec(spec: ReplicaSpec, runtime_classes: RuntimeClasses, defaults: ContainerDefaults | None = None) -> Document:
-    """The pod spec of a template with the additions of the API server: from its runtime class, and the defaults of
-    LimitRanges.
-    """
+    """The pod spec of a template with the additions of the API server: of its runtime class and of LimitRanges."""
     body = spec.pod_spec if defaults is None else with_container_defaults(spec.pod_spec, defaults)
     runtime = runtime_classes.get(str(body.get("runtimeClassName") or ""))
     if runtime is None:
@@ -166,7 +163,7 @@ def pod_spec(spec: ReplicaSpec, runtime_classes: RuntimeClasses, defaults: Conta
 
 
 def with_container_defaults(pod_spec: Document, defaults: ContainerDefaults) -> Document:
-    """A pod spec whose containers have the defaults of LimitRanges, as the API server fills them in.
+    """A pod spec with the defaults of LimitRanges in its containers, as the API server adds them.
 
     A missing request defaults to the container's own limit before LimitRanges are applied.
     """
@@ -183,12 +180,12 @@ def with_container_defaults(pod_spec: Document, defaults: ContainerDefaults) -> 
 
 
 def gang_exclusions(job: Job) -> Exclusions:
-    """The exclusions between the pods of ``pod_sets`` and others."""
+    """The exclusions between the pods of ``pod_sets`` and other pods."""
     stated = []
     for spec, (_, most) in admitted_specs(job):
         body = spec.pod_spec
         if body.get("hostNetwork") and job.dialect is Dialect.TFJOB_V1:
-            # The port that the pod builder adds: on the host's network it is a port of the node.
+            # The pod builder adds this port. On the host's network, it is a port of the node.
             body = {**body, "containers": [*(body.get("containers") or ()), {"ports": [{"containerPort": spec.port}]}]}
         labels = (spec.template.get("metadata") or {}).get("labels") or {}
         stated.append((body, {**labels, **names.replica_labels(job, spec, 0)}, most))

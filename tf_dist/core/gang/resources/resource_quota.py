@@ -1,7 +1,7 @@
 """ResourceQuotas of namespaces: the usage of pods, and the remaining quota for admitted gangs.
 
-The API server refuses pods beyond a quota. So a gang starts only when all of it fits into every quota of its namespace,
-after the current use and the pods that admitted gangs have not created yet.
+The API server rejects pods beyond a quota. Therefore a gang starts only if all its pods fit into every quota of its
+namespace, in addition to the current usage and to the pods that admitted gangs have not created yet.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tf_dist.core.model.job import Document, Job, ServiceStyle
 from tf_dist.core.model.quantity import format_quantity
 
 _ONE: Final = Decimal(1)
-# Of these a limit counts, too; and a request under its plain name.
+# For these resources, limits count, too, and requests also count under the plain name.
 _COMPUTE: Final = ("cpu", "memory", "ephemeral-storage")
 
 
@@ -67,7 +67,7 @@ def gang_quota_usage(job: Job, rules: AdmissionConfig) -> GangQuotaUsage:
 
 
 def read_resource_quota(document: Document) -> ResourceQuota:
-    """A stored ResourceQuota. Until it has been counted, the API server admits nothing."""
+    """A stored ResourceQuota. The API server admits no pods until it has counted the usage."""
     spec, status = mapping(document.get("spec")), mapping(document.get("status"))
     hard = parse_resources(mapping(status.get("hard") or spec.get("hard")))
     used = parse_resources(mapping(status.get("used"))) if status.get("hard") else hard
@@ -91,19 +91,19 @@ class ResourceQuotaShortage:
     resource: str
     """The resource that is short."""
     needed: Decimal
-    """How much the gang needs."""
+    """The amount that the gang needs."""
     used: Decimal
-    """The amount that is used, or promised to other gangs."""
+    """The amount that is used, or reserved for pods of admitted gangs."""
     hard: Decimal
-    """How much may be used."""
+    """The limit of the quota."""
 
     @property
     def never(self) -> bool:
-        """Whether it would not fit even in an empty namespace."""
+        """Whether the gang would not fit even in an empty namespace."""
         return self.needed > self.hard
 
     def __str__(self) -> str:
-        """For people."""
+        """The message for users."""
         needed, hard = self._text(self.needed), self._text(self.hard)
         if self.never:
             return f"needs {self.resource} {needed}, and ResourceQuota {self.quota} allows no more than {hard}"
@@ -119,7 +119,7 @@ ResourceQuotas = Mapping[str, tuple[ResourceQuota, ...]]
 
 
 class ResourceQuotaUsage:
-    """The use of ResourceQuotas by gangs, and the remaining quota."""
+    """The usage of ResourceQuotas by gangs, and the remaining quota."""
 
     def __init__(self) -> None:
         self._quotas: ResourceQuotas = {}
@@ -148,10 +148,10 @@ class ResourceQuotaUsage:
     def beyond(
         self, gang: Gang, counts: Sequence[int], *, more: bool = False, empty: bool = False
     ) -> ResourceQuotaShortage | None:
-        """Why these numbers of pods of a gang do not fit; None: they fit. ``more``: in addition to existing ones;
-        ``empty``: if nothing else used the quotas.
+        """Why these numbers of pods of a gang do not fit; None if they fit.
 
-        A quota that can never be met is named first.
+        ``more``: the pods are in addition to existing pods. ``empty``: nothing else uses the quotas. If several quotas
+        are short, the result names a quota that can never be met first.
         """
         charges = gang.charges
         if charges is None:
@@ -169,7 +169,7 @@ class ResourceQuotaUsage:
         return min(found, key=lambda one: (not one.never, one.quota, one.resource), default=None)
 
     def _usage(self, gang: Gang, quota: ResourceQuota) -> dict[str, Decimal]:
-        """Usage and promised usage. The API server's count may lag behind, so the larger of both counts is used."""
+        """Usage of existing and future pods. The API server's count may lag behind, so the larger count is used."""
         counted, ours = dict(quota.used), dict[str, Decimal]()
         for other in self._held.get(gang.key.namespace, {}).values():
             charges, sizes = other.charges, other.assigned.sizes if other.assigned else {}
@@ -195,7 +195,7 @@ class ResourceQuotaUsage:
             self._supposed.append((gang.key.namespace, gang.charges, counts))
 
     def forget(self) -> None:
-        """Drop the assumption."""
+        """Drop the assumed pods."""
         self._supposed.clear()
 
 
