@@ -1,7 +1,7 @@
 """Controller: informers, an admission loop, a work queue with its workers, events and metrics, under one leadership.
 
-Decisions are made in the core. An error of a job's pass is reported on that job, which is retried with its own
-back-off. Other jobs continue.
+The core makes all decisions. If the reconcile of a job fails, the error is reported on that job, and the job is retried
+with its own back-off. Other jobs continue.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from tf_dist.core.reconciler.ownership import managed_elsewhere
 from tf_dist.errors import ClusterError
 
 _LOG = logging.getLogger(__name__)
-# Seconds: between two rounds of the loop though nothing happens; while it may not act, or cannot see; after an error.
+# Seconds between two cycles of the loop: if nothing changes; until the informers have synced; after an error.
 _IDLE_WAIT: Final = 15.0
 _STANDBY_WAIT: Final = 0.25
 _ERROR_WAIT: Final = 1.0
-# Seconds: what a clock is slewed by, and a process is held up between two readings, stays below that.
+# Seconds: slewing of a clock, and delays between the two readings, cause smaller differences.
 _CLOCK_TOLERANCE: Final = 1.0
 
 
 class ClockStepDetector:
     """Detects steps of the wall clock ``clock`` (epoch seconds), whose offset from ``monotonic`` then changes.
 
-    A suspended machine is a step, too, and slow corrections add up to a step.
+    The suspension of the machine also counts as a step, and slow corrections add up to a step.
     """
 
     def __init__(self, clock: Callable[[], float], monotonic: Callable[[], float]) -> None:
@@ -53,7 +53,7 @@ class ClockStepDetector:
         self._offset = clock() - monotonic()
 
     def noticed(self) -> bool:
-        """Whether the clock has stepped since the last call that noticed one."""
+        """Whether the clock has stepped since the last detected step."""
         offset = self._clock() - self._monotonic()
         step = offset - self._offset
         if abs(step) < _CLOCK_TOLERANCE:
@@ -66,9 +66,9 @@ class ClockStepDetector:
 class Controller:
     """Admits and reconciles the jobs of its scope while it leads them.
 
-    ``start`` watches the cluster and works in threads until ``stop``. ``step`` is one pass in the caller's thread, over
-    fresh lists. ``on_change`` is called, from any thread, with every job that has changed, or whose objects have. The
-    other arguments: see ``ControllerContext``.
+    ``start`` watches the cluster and works in threads until ``stop``. ``step`` is one pass in the caller's thread, with
+    fresh lists. ``on_change`` is called, from any thread, with each job that has changed or owns a changed object. For
+    the other arguments, see ``ControllerContext``.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Controller:
         self._leadership = leadership or Standalone()
         self._on_change = on_change
         self._clock_steps = ClockStepDetector(clock, monotonic)
-        # A namespace whose passes take long, or of which there are very many, leaves workers to the others, if any.
+        # A namespace with slow or very many passes leaves workers to other namespaces.
         most = max(1, self._settings.workers * 3 // 4) if self._settings.namespace is None else None
         self._queue: WorkQueue[JobRef] = WorkQueue(monotonic, runtime, group=lambda ref: ref.namespace, most=most)
         self._events = EventRecorder(
@@ -130,11 +130,11 @@ class Controller:
         )
         self._round_began = monotonic()
         self._lock = threading.Lock()
-        self._dirty: dict[JobRef, bool] = {}  # jobs that have changed, and whether a worker is to look at them
-        # The term of leadership that has begun, and the one of which everything has been seen.
+        self._dirty: dict[JobRef, bool] = {}  # changed jobs, and whether a worker must reconcile them
+        # The term of leadership that has begun, and the term in which the informers have synced.
         self._begun: Hashable = ()
         self._term: Hashable = ()
-        self._everything = True  # all jobs are to be read and looked at
+        self._everything = True  # the next cycle reads and reconciles all jobs
         self._resync: ResyncSchedule[JobRef] = ResyncSchedule(self._settings.resync, monotonic())
         self._resync_waiting: ResyncSchedule[JobRef] = ResyncSchedule(self._settings.resync_waiting, monotonic())
         self._stopped, self._woken = runtime.event(), runtime.event()
@@ -142,10 +142,10 @@ class Controller:
         self._reporter: Executor | None = None
         context.recorder.attach(self.readings)
 
-    # Its life
+    # Lifecycle
 
     def start(self) -> None:
-        """Follow the cluster, and admit and reconcile its jobs in threads until ``stop``."""
+        """Watch the cluster, and admit and reconcile its jobs in threads until ``stop``."""
         self._leadership.listen(self.wake)
         self._leadership.busy = lambda: bool(self._queue.passes())
         self._events.start()
@@ -178,12 +178,12 @@ class Controller:
         return self.informers.synced()
 
     def job(self, ref: JobRef, uid: str) -> Job | None:
-        """The job in force of the stored job ``uid``, as last read; None: it was not read, or is invalid."""
+        """The job in force of the stored job ``uid``, as last read; None if it was not read or is invalid."""
         known = self._job_index.get(ref)
         return known.job if known is not None and known.uid == uid else None
 
     def readings(self) -> ControllerStats:
-        """Its current statistics."""
+        """The current statistics of this controller."""
         kinds = self._leadership.kinds()
         mine = {key: count for key, count in self._job_index.metrics_counts().items() if key.resource in kinds}
         phases: Counter[str] = Counter()
@@ -201,14 +201,14 @@ class Controller:
     # The loop
 
     def _run(self) -> None:
-        logged = ""  # an error that lasts is logged once
+        logged = ""  # a repeated error is logged once
         while not self._stopped.is_set():
             self._round_began = self._monotonic()
             self._woken.clear()
             try:
                 pause = self._round()
             except Exception as error:
-                # A loop that ended here would leave every job without a controller, and nothing would say so.
+                # If the loop ended here, every job would be without a controller, and nothing would report it.
                 defect = None if isinstance(error, ClusterError) else error
                 level = logging.DEBUG if str(error) == logged else logging.WARNING
                 hint = f" ({error.hint})" if isinstance(error, ClusterError) and error.hint else ""
@@ -220,7 +220,7 @@ class Controller:
                 self._woken.wait(pause)
 
     def _round(self) -> float:
-        """One cycle of the loop. Returns the pause before the next, unless it is woken."""
+        """One cycle of the loop. Returns the longest pause before the next cycle."""
         listed = () if self.informers.followed else self._leadership.term
         self.informers.start()
         if not self._leadership.kinds():
@@ -240,7 +240,7 @@ class Controller:
     def _begin_term(self, listed: Hashable = ()) -> None:
         """List everything again after a new election, because another controller may have acted in between.
 
-        ``listed``: the term in which the informers started their first list.
+        ``listed`` is the term in which the informers started their first list.
         """
         term = self._leadership.term
         if self._begun == term:
@@ -254,8 +254,8 @@ class Controller:
         self._everything = True
 
     def _decide(self) -> None:
-        """A cycle of admission: take in changes, decide, and queue the affected jobs for the workers."""
-        # Once the wall clock was set, what is due by it is due at another moment.
+        """A cycle of admission: read changes, decide, and queue the affected jobs for the workers."""
+        # After a step of the wall clock, all due times are different.
         if self._clock_steps.noticed():
             self._everything = True
             self._admission.clock_stepped()
@@ -267,7 +267,7 @@ class Controller:
             try:
                 decided = self._admit()
             except Exception as error:
-                failed = error  # jobs that run are not to wait for it
+                failed = error  # running jobs must not wait
             changed |= self._admission.unreported_waits()
         except BaseException:
             self._everything |= everything
@@ -289,7 +289,7 @@ class Controller:
     def _take_in(self, everything: bool) -> set[JobRef]:
         """Read the changed jobs. Returns those that a worker must reconcile."""
         with self._lock:
-            if not self.informers.synced():  # since this round began: changes that came later must wait for the lists
+            if not self.informers.synced():  # a relist has begun in this cycle: later changes must wait for the lists
                 self._doubt()
                 return set()
             dirty, self._dirty = self._dirty, {}
@@ -300,7 +300,7 @@ class Controller:
         return {ref for ref, look in dirty.items() if look}
 
     def _admit(self) -> list[JobRef]:
-        """Decide about gangs if anything may have changed. Returns the jobs with a verdict other than to wait."""
+        """Decide about gangs if anything may have changed. Returns the jobs with a verdict other than ``Wait``."""
         decided: list[JobRef] = []
         if self._admission.pause() <= 0:
             decided = self._admission.decide(self._changes)
@@ -327,10 +327,10 @@ class Controller:
         jobs = {uid: one if one is not None and one.ref.resource in kinds else None for uid, one in found.jobs.items()}
         return JobChanges(jobs, found.whole)
 
-    # What it may do
+    # Permission to write
 
     def _remaining(self, ref: JobRef) -> float:
-        """The seconds for which a job may certainly be written. Called before every attempt of a write."""
+        """The seconds for which a job may certainly be written. Called before each attempt to write."""
         if self._stopped.is_set() or self._term != self._leadership.term:
             return 0.0
         return self._leadership.remaining(ref.resource)
@@ -345,7 +345,7 @@ class Controller:
     # Notifications
 
     def _job_changed(self, ref: JobRef, version: int) -> None:
-        """Decide about a new job first, so that its first status has the decision."""
+        """Let admission decide about a new job first, so that the job's first status contains the decision."""
         self._on_change(ref)
         noticed = self._queue.noticed(ref, version)
         with self._lock:
@@ -357,7 +357,7 @@ class Controller:
         self._queue.notice(ref, version)
 
     def _capacity_changed(self) -> None:
-        # The next decision takes in all that has changed before it begins: it is asked for once.
+        # The next decision reads all changes that precede it, so one request is enough.
         if self._admission.want():
             self._woken.set()
 
@@ -368,7 +368,7 @@ class Controller:
     # Jobs
 
     def _lookup(self, ref: JobRef) -> JobEntry | None:
-        """The current entry of a job, if this controller leads it."""
+        """The current entry of a job, if this controller is its leader."""
         known = self._refresh_entry(ref)
         return known if known is not None and self._remaining(ref) > 0 else None
 
@@ -390,7 +390,7 @@ class Controller:
         return after
 
     def _read_entry(self, ref: JobRef) -> JobEntry | None:
-        """Read a job into the index, repeatedly if another thread caches a newer version in the meantime."""
+        """Read a job into the index. Repeat this if another thread caches a newer version in the meantime."""
         while True:
             stored = self.informers.job(ref)
             entry = None if stored is None or managed_elsewhere(stored) else self._job_index.read(ref, stored)
@@ -400,9 +400,9 @@ class Controller:
     # Without threads
 
     def step(self, due: Iterable[JobRef] | None = None) -> int:
-        """One pass over ``due`` jobs and those with a verdict (None: all jobs). Returns the number of actions.
+        """One pass over ``due`` jobs and jobs with a verdict (None: all jobs). Returns the number of actions.
 
-        ClusterError when the cluster could not be listed; errors of single jobs are reported on them.
+        Raises ClusterError if the cluster cannot be listed. Errors of single jobs are reported on these jobs.
         """
         if not self._leadership.kinds():
             return 0

@@ -1,8 +1,8 @@
-"""Gang admission: when it decides, and which of its verdicts are not yet in the jobs' statuses.
+"""Gang admission: the times of its decisions, and the verdicts that are not yet in the jobs' statuses.
 
-The cycles of the loop (``Controller``) take in changes, decide here, and let workers write the verdicts:
-``status.admission`` is written over the version of the decision, and the job's next pass reacts to it. This module
-never waits for a server.
+The cycles of the loop (``Controller``) read changes, decide here, and let workers write the verdicts. A worker writes
+``status.admission`` over the version of the job that was decided about, and the job's next pass reacts to it. This
+module never waits for a server.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from tf_dist.core.model.assignment import Verdict, Wait
 from tf_dist.core.model.reasons import Reason
 
 _LOG = logging.getLogger(__name__)
-# Changes that come while it rests are decided about together: so deciding takes no more than a fifth of the time of a
-# controller that is busy, and the first change after a while waits for nothing. However long it took, no job waits
-# longer.
+# After a decision, admission pauses for this multiple of the decision's duration, up to the maximum in seconds. The
+# changes in a pause are decided about together, so short decisions use at most a fifth of a busy controller's time. A
+# change after a longer idle time is decided about immediately.
 _REST_FACTOR: Final = 4.0
 _MAX_REST: Final = 0.1
-# So many gangs are admitted before the first of them is written: a decision about a thousand takes a while.
+# The number of gangs that a decision admits before their statuses are written: a decision about a thousand is slow.
 _AT_A_TIME: Final = 32
 
 
@@ -39,12 +39,12 @@ class GangAdmission:
         self._informers = informers
         self._recorder, self._clock, self._monotonic = context.recorder, context.clock, context.monotonic
         self._lock = context.runtime.lock()
-        # The jobs that have a part in it, and those of them that are not decided about as they are now.
+        # The jobs of this leader by uid, and the uids of those that have changed since the last decision.
         self._known: dict[str, JobEntry] = {}
         self._changed: dict[str, None] = {}
-        # Jobs with a new reason why they wait.
+        # Jobs with a new wait reason.
         self._unreported: set[JobRef] = set()
-        # Jobs whose status is refused, by the version for which that is so: admitted, they would hold what others need.
+        # Jobs whose writes fail repeatedly, by uid, with the job's version: if admitted, they would block other jobs.
         self._set_aside: dict[str, str] = {}
         self._begin()
         self._rested = -math.inf
@@ -52,20 +52,20 @@ class GangAdmission:
 
     def _begin(self) -> None:
         self._admitter = Admitter(namespaces=self._informers.labels_of)
-        # Whether it is to be told everything, and whether it has decided on what it knows.
+        # Whether the next cycle passes all jobs and objects to the admitter, and whether its verdicts are current.
         self._whole, self._has_decided = True, False
-        # Verdicts that change what a job holds, with the version of the job that they are for.
+        # Verdicts that change the resources of a job, with the version of the job that was decided about.
         self._given: dict[str, tuple[Verdict, str]] = {}
 
-    # When it is asked
+    # Requests for decisions
 
     def want(self) -> bool:
-        """Record that capacity or jobs may have changed. Returns whether that is new."""
+        """Record that capacity or jobs may have changed. Returns whether this was not recorded already."""
         before, self.wanted = self.wanted, True
         return not before
 
     def restart(self) -> None:
-        """Start a new term of leadership. Verdicts of the last term will never be written."""
+        """Start a new term of leadership. Verdicts of the last term are never written."""
         with self._lock:
             self._begin()
         self.want()
@@ -78,7 +78,7 @@ class GangAdmission:
         self.want()
 
     def pause(self) -> float:
-        """Seconds until the next decision; inf: until something changes."""
+        """Seconds until the next decision; inf if a change has to come first."""
         rest = max(0.0, self._rested - self._monotonic())
         if self.wanted:
             return rest
@@ -87,12 +87,12 @@ class GangAdmission:
             due = self._admitter.wake_at(now) - now if self._has_decided else math.inf
         return max(rest, due)
 
-    # What it says
+    # Verdicts
 
     def verdict(self, known: JobEntry) -> Verdict | None:
         """The verdict that may be written into a job.
 
-        A worker that writes an admission does not wait for the decision about others: it takes no lock.
+        This takes no lock for an admission, so a worker that writes it does not wait for decisions about other jobs.
         """
         given = self._given.get(known.uid)
         if given is not None:
@@ -102,14 +102,14 @@ class GangAdmission:
                 return None
             try:
                 waits = self._admitter.explain(known.uid)
-            except KeyError:  # it has not been decided about yet
+            except KeyError:  # no decision about this job yet
                 return None
             return waits if isinstance(waits, Wait) else None
 
     def outdated(self, known: JobEntry) -> bool:
-        """Whether the verdict on a job was for an earlier version, so that it must be decided again.
+        """Whether the verdict on a job was for an earlier version, so that admission must decide again.
 
-        It takes no lock: every pass calls it, and a decision about a thousand jobs takes time.
+        This takes no lock: every pass calls it, and a decision about a thousand jobs takes time.
         """
         given = self._given.get(known.uid)
         return given is not None and given[1] != known.version
@@ -122,7 +122,7 @@ class GangAdmission:
     def withdraw(self, uid: str, *, set_aside: bool = False) -> None:
         """Decide again about a job whose verdict was not written.
 
-        ``set_aside``: only after the job has changed, or ``readmit`` is called.
+        ``set_aside``: not before the job has changed or ``readmit`` is called.
         """
         with self._lock:
             if uid not in self._given:
@@ -134,7 +134,7 @@ class GangAdmission:
         self.want()
 
     def readmit(self, uid: str) -> None:
-        """Record that a pass of a job succeeded after failures."""
+        """Record that a reconcile of a job succeeded after failures."""
         with self._lock:
             if self._set_aside.pop(uid, None) is None:
                 return
@@ -146,10 +146,10 @@ class GangAdmission:
         unreported, self._unreported = self._unreported, set()
         return unreported
 
-    # How it decides
+    # Decisions
 
     def decide(self, changes: Callable[[], JobChanges]) -> list[JobRef]:
-        """Decide about as many gangs as will be written next.
+        """Decide about the next batch of gangs.
 
         Returns the jobs with a verdict that changes their resources. ``changes`` returns the changed jobs.
         """
@@ -170,7 +170,7 @@ class GangAdmission:
                 self.want()
 
     def _take_in(self, changes: JobChanges) -> None:
-        """Drop verdicts on jobs that have changed since: they are written, or never will be."""
+        """Record changed jobs, and drop earlier verdicts on them. These are written already, or never will be."""
         gone = dict.fromkeys(self._known.keys() - changes.jobs.keys()) if changes.whole else {}
         for uid, known in {**gone, **changes.jobs}.items():
             if known is not None:
@@ -190,10 +190,10 @@ class GangAdmission:
         self._admitter.revert(uid)
 
     def _cycle(self) -> tuple[Mapping[str, Verdict], bool]:
-        """New verdicts, and whether more will follow."""
+        """New verdicts, and whether the next cycle has more."""
         uids = self._known if self._whole else self._changed
         try:
-            if self._whole:  # only now is it known how far the rights reach
+            if self._whole:  # the informers now know whether all nodes can be listed
                 self._admitter.reset(sees_nodes=self._informers.sees_nodes)
             requests = {uid: self._request(uid) for uid in uids}
             self._admitter.update(self._informers.changes(requests, whole=self._whole))

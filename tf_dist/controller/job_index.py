@@ -1,4 +1,4 @@
-"""Index of jobs: the stored object, the parsed job, and the status that is not written yet."""
+"""Index of jobs: the stored object, the parsed job, and the status that has not been written yet."""
 
 from __future__ import annotations
 
@@ -34,46 +34,46 @@ class JobEntry:
     problem: Exception | None = None  # why the memory cannot be read
     remembered: Status | None = None  # the memory of the last pass if it was not written
     gang: str = ""  # the gang scheduler of jobs that name none ("": tf-dist itself)
-    admission_version: object = None  # stays the same object while nothing changes that admission reads of the job
+    admission_version: object = None  # the same object until a part of the job changes that admission reads
 
     @property
     def job(self) -> Job | None:
-        """The job in force, of the current or the last accepted spec (``accepted_spec``); None if there is none."""
+        """The job in force, of the current or the last accepted spec (``accepted_spec``); None without such a spec."""
         return self.reading.job
 
     @property
     def newer(self) -> NewerStatusFormat | None:
-        """The error if a newer release wrote its memory, which this one must not change."""
+        """The error if a newer release wrote the job's memory, which this release must not change."""
         return self.problem if isinstance(self.problem, NewerStatusFormat) else None
 
     @property
     def uid(self) -> str:
-        """Its uid."""
+        """The uid of the stored job."""
         return str(self.stored["metadata"]["uid"])
 
     @property
     def version(self) -> str:
-        """Its last read version."""
+        """The resource version of the stored job."""
         return str(self.stored["metadata"]["resourceVersion"])
 
     @property
     def waits(self) -> bool:
-        """Whether it waits for admission by tf-dist. A job that is being deleted does not."""
+        """Whether the job waits for admission by tf-dist. A job that is being deleted does not wait."""
         waits = not self.status.finished and self.status.admission is None
         return waits and not self.deleting and self.job is not None and not self._another_decides(self.job)
 
     @property
     def deleting(self) -> bool:
-        """Whether its deletion was requested. A finalizer may keep it for any time, but it is no longer reconciled."""
+        """Whether the job's deletion was requested. A finalizer may delay it, but the job is no longer reconciled."""
         return "deletionTimestamp" in self.stored["metadata"]
 
     def _another_decides(self, job: Job) -> bool:
-        """Whether another gang scheduler decides about it; a job that names none gets the default."""
+        """Whether another gang scheduler decides about the job. A job that names none gets the default."""
         return integration_of(job, with_default_scheduler(job, self.status, self.gang)) is not None
 
     @property
     def metrics_key(self) -> JobMetricsKey:
-        """The key by which metrics count it."""
+        """The key by which metrics count the job."""
         job, status, waits = self.job, self.status, self.waits
         queue = None if job is None or status.finished else current_job(job, status).scheduling.queue
         admitted = not waits and status.admission is not None
@@ -81,14 +81,14 @@ class JobEntry:
 
     @property
     def concerns_admission(self) -> bool:
-        """Whether admission must know it."""
+        """Whether admission must know the job."""
         job = self.job
         if job is None or self.deleting:
-            return False  # pods of a job that is being deleted count as pods without a job do
+            return False  # pods of a job that is being deleted count like pods without a job
         if job.run_policy.suspend and (self.status.admission is None or self.status.phase not in LIVE):
-            return False  # until its status says that it stops, its pods may still be created
+            return False  # an admitted job may still create pods until its status is no longer live
         if self._another_decides(job):
-            return False  # its pods use capacity as any others
+            return False  # its pods count like any other pods
         return not (self.status.unconfirmed and self.status.admission is None)  # it could not create pods
 
     @property
@@ -106,19 +106,19 @@ class JobEntry:
         return *parts, attempts, status.gang, refused, unconfirmed, ways
 
     def claim(self) -> AdmissionRequest | None:
-        """The job in the form for admission; None: it has no part in admission."""
+        """The request of the job for admission; None if admission need not know the job."""
         job = self.job
         if job is None or not self.concerns_admission:
             return None
         created = parse_time(self.stored["metadata"].get("creationTimestamp")) or 0.0
-        # The API server's clock may be ahead of ours: a job was there when a controller first saw it.
+        # The API server's clock may be ahead of this one: the job existed when a controller first saw it.
         created = min(created, self.status.created or created)
         return AdmissionRequest(job, self.status, created)
 
 
 @dataclass(frozen=True, slots=True)
 class JobChanges:
-    """The changed jobs by uid; None: deleted. ``whole``: these are all jobs."""
+    """The changed jobs by uid (None: deleted). ``whole``: these are all jobs."""
 
     jobs: Mapping[str, JobEntry | None]
     whole: bool = False
@@ -133,13 +133,13 @@ class JobIndex:
         self._lock = threading.Lock()
         self._standings: Counter[JobMetricsKey] = Counter()
         self._changed: dict[str, JobRef] = {}
-        self._whole = True  # all of them are to be seen as changed
+        self._whole = True  # all jobs count as changed
 
     def __iter__(self) -> Iterator[JobRef]:
         return iter(tuple(self._known))
 
     def get(self, ref: JobRef) -> JobEntry | None:
-        """The entry of a job; None: it is unknown."""
+        """The entry of a job; None if the job is unknown."""
         return self._known.get(ref)
 
     def metrics_counts(self) -> dict[JobMetricsKey, int]:
@@ -163,7 +163,7 @@ class JobIndex:
             self._changed, self._whole = {}, True
 
     def read(self, ref: JobRef, stored: Object) -> JobEntry:
-        """Take over the current stored object."""
+        """Read the current stored object into the index, and return its entry."""
         before = self._known.get(ref)
         if before is not None and before.stored is stored:
             return before
@@ -173,7 +173,7 @@ class JobIndex:
         return known
 
     def _seen(self, job: Job) -> Job:
-        """The job for this controller. If there are no other gang schedulers, the one that it names is ignored."""
+        """The job with this controller's settings. Without other gang schedulers, the scheduler it names is ignored."""
         settings = self._settings
         job = replace(job, cluster_domain=settings.cluster_domain) if settings.cluster_domain else job
         if settings.disruption_budgets and job.dialect is Dialect.TFJOB_V1ALPHA1:
@@ -184,7 +184,7 @@ class JobIndex:
         return replace(job, scheduling=replace(job.scheduling, gang=GangScheduler.BUILTIN))
 
     def remember(self, ref: JobRef, known: JobEntry, status: Status) -> None:
-        """Keep the memory of a pass that was not written."""
+        """Keep the memory of a pass that did not write it."""
         remembered = None if status == known.status else status
         if remembered == known.remembered:
             return
@@ -216,13 +216,13 @@ class JobIndex:
 def _read_entry(
     ref: JobRef, stored: Object, before: JobEntry | None, seen: Callable[[Job], Job], gang: str
 ) -> JobEntry:
-    """Read an object. An invalid one, for any reason, must not stop the others."""
+    """Read an object. An error of any kind is stored in the entry, because an invalid object must not stop others."""
     status = Status()
     try:
         status = read_status(stored)
         if before is not None and before.uid != stored["metadata"]["uid"]:
             before = None  # it was another job of this name
-        # What was remembered on top of a status holds as long as that status stands.
+        # The remembered memory is valid as long as the stored status is the same.
         kept = before.remembered if before is not None and before.status == status else None
         reading = _parsed_spec(stored, status, before, seen)
         if reading.accepted is not None and reading.accepted == status.accepted_spec:
@@ -241,7 +241,7 @@ def _same_for_admission(before: Job | None, after: Job | None) -> bool:
 
 
 def _read_by_admission(job: Job) -> Job:
-    """The job without what anyone may edit all the time and admission does not read: labels, others' annotations."""
+    """The job without fields that admission does not read but users may edit often: labels, foreign annotations."""
     kept = {key: value for key, value in job.annotations.items() if key.startswith(names.ANNOTATION_PREFIX)}
     return replace(job, labels={}, annotations=kept, fallbacks=tuple(map(_read_by_admission, job.fallbacks)))
 
@@ -249,7 +249,7 @@ def _read_by_admission(job: Job) -> Job:
 def _parsed_spec(stored: Object, status: Status, before: JobEntry | None, seen: Callable[[Job], Job]) -> StoredSpec:
     if before is not None and before.problem is None and _spec_fingerprint(before.stored) == _spec_fingerprint(stored):
         reading = before.reading
-        # A spec that is refused here may be accepted by a controller of another release, and then be the one in force.
+        # A controller of another release may have accepted a spec that is refused here. Then that spec is in force.
         if reading.refused is None or before.status.accepted_spec == status.accepted_spec:
             return reading
     previous = (before.stored, before.reading) if before is not None else None
@@ -258,6 +258,6 @@ def _parsed_spec(stored: Object, status: Status, before: JobEntry | None, seen: 
 
 
 def _spec_fingerprint(stored: Object) -> tuple[object, ...]:
-    """The parts from which a job is read: all except its status and its version."""
+    """The parts from which a job is read: all except its status and its resource version."""
     metadata = stored["metadata"]
     return metadata["uid"], metadata.get("generation"), metadata.get("annotations"), metadata.get("labels")

@@ -1,9 +1,10 @@
-"""Leader election by Leases, with client-go's rules, and with one more: a namespace yields to the cluster.
+"""Leader election by Leases, with client-go's rules and an additional rule: a namespace yields to the cluster.
 
-A holder counts its leadership from before it sent the renewal that the server accepted, and ends it early by a margin;
-a candidate takes a Lease that is free, or that has not changed for its own duration by the candidate's monotonic clock,
-by a write over the version that it saw. So two processes never lead one scope, with any clocks and networks.
-docs/decisions/one-leader-for-each-scope.md describes how a namespace yields to the cluster.
+A holder measures its leadership from before it sent the renewal that the server accepted, and ends it early by a
+margin. A candidate acquires a Lease that is free, or that has not changed for the Lease's duration by the candidate's
+monotonic clock. The candidate writes over the version that it observed. Therefore two processes never lead the same
+scope, regardless of clocks and networks. docs/decisions/one-leader-for-each-scope.md describes how a namespace yields
+to the cluster.
 """
 
 from __future__ import annotations
@@ -39,31 +40,34 @@ from tf_dist.core.model import names
 from tf_dist.errors import AlreadyExists, ClusterError, Conflict, Forbidden, NotFound, Throttled
 
 _LOG = logging.getLogger(__name__)
-# Leadership ends this much before its Lease: clocks may differ in speed, and a check takes time to become an act.
+# The part of its Lease's duration by which leadership ends early: clocks may differ in speed, and a write takes place
+# some time after the check of the Lease.
 _SAFETY_MARGIN: Final = 0.2
-# Between two looks at another's Lease that cannot be watched, and after a failure: this part of a renewal's time.
+# The part of the renewal interval after which another process's Lease that cannot be watched is read again, and after
+# which a failed attempt is repeated.
 _RETRY: Final = 0.4
-# Seconds for which a cluster's Lease that was given back counts as held: most often its next replica takes it.
+# Seconds for which a released Lease of the cluster counts as held: usually another replica acquires it.
 _HANDOVER: Final = 2.0
-# Seconds between two looks whether namespaces are still led by others.
+# Seconds between two checks whether namespaces still have leaders.
 _CLEARING: Final = 1.0
-# Seconds after which a namespace's Lease was left behind by a process that was killed: more than clocks differ, that of
-# a machine in the wrong time zone included.
+# Seconds after which a namespace's Lease counts as abandoned by a killed process: more than the difference between
+# clocks, even if a machine is in the wrong time zone.
 _LEFT_BEHIND: Final = 86_400.0
-# A process that stops tries so often to release its Lease, but not again after so many seconds. Then the Lease expires.
+# A stopping process makes at most this number of attempts to release its Lease, and no attempt after this number of
+# seconds. The Lease then expires.
 _RELEASE_ATTEMPTS: Final = 3
 _RELEASE_SECONDS: Final = 5.0
-# Seconds for which a candidate for several kinds leaves the others to the leader of the first: that is mostly another
-# replica, which takes them all.
+# Seconds for which a candidate for several kinds leaves the other kinds to the leader of the first kind: usually
+# another replica, which acquires all Leases.
 _HESITATION: Final = 2.0
 
 
 class LeadershipLost(ClusterError):
-    """Leadership has ended: what was about to be done is for another controller now."""
+    """Leadership has ended. Another controller is now responsible for the pending work."""
 
 
 class ValidInterval(NamedTuple):
-    """When the Lease is surely held, in seconds of our monotonic clock."""
+    """The interval in which the Lease is certainly held, in seconds of this process's monotonic clock."""
 
     since: float
     until: float
@@ -75,10 +79,11 @@ _NEVER: Final = ValidInterval(math.inf, -math.inf)
 class LeaderElector:
     """Holds the Lease ``ref`` as ``identity``, or waits for it. ``start`` runs ``step`` in a thread until ``stop``.
 
-    ``wider``: the Lease of the cluster, where ``ref`` is that of a namespace. ``wanted``: whether the Lease is wanted;
-    one that is held and not wanted any more is given back. ``busy``: whether a request may be under way that was sent
-    under the Lease, which is not given back to others before. ``duration``: seconds that it holds unrenewed;
-    ``renew_every``: seconds between renewals; ``clock``: epoch seconds, for people and for what was left behind.
+    ``wider``: the Lease of the cluster if ``ref`` is the Lease of a namespace. ``wanted``: whether the Lease is wanted;
+    a held Lease that is no longer wanted is released. ``busy``: whether a request that was sent under the Lease may be
+    in progress; if so, the release waits, at most until the Lease expires. ``duration``: seconds for which the Lease is
+    valid without renewal; ``renew_every``: seconds between renewals; ``clock``: epoch seconds, for people and to detect
+    abandoned Leases.
     """
 
     def __init__(
@@ -101,7 +106,7 @@ class LeaderElector:
         self.ref = ref
         self.identity = identity or unique_identity()
         self.problem: ClusterError | None = None  # why the last step failed
-        self.epoch = 0  # how often the Lease was won: in between, others may have held it
+        self.epoch = 0  # how often the Lease was acquired: in between, other processes may have held it
         self.other_since = (
             math.inf
         )  # monotonic seconds: the start of another process's leadership (inf: no other leads)
@@ -115,37 +120,37 @@ class LeaderElector:
         self._recorder = recorder or MetricsRecorder()
         self._listeners: list[Callable[[], object]] = []
         self._interval = _NEVER
-        self._held: Object | None = None  # the Lease as we wrote it last
-        self._left_until: float | None = None  # until when one that we have left, and not given back yet, was ours
+        self._held: Object | None = None  # the Lease as last written by this process
+        self._left_until: float | None = None  # the end of validity of a Lease that was left but not released yet
         self._seen, self._wider_seen = LeaseObservation(), LeaseObservation()
         self._wrote = self._notified = False
-        self._named = False  # whether the stored Lease may name us
+        self._named = False  # whether the stored Lease may name this process as its holder
         self._runtime = runtime
         self._stopped, self._woken = runtime.event(), runtime.event()
         self._lock = runtime.lock()
-        self._watched: dict[LeaseRef, Object] = {}  # as a watch that goes on has shown them last
+        self._watched: dict[LeaseRef, Object] = {}  # the last version from each open watch
         self._streams: dict[LeaseRef, Stream[WatchEvent]] = {}
         self._threads: list[threading.Thread] = []
 
-    # What others ask
+    # Queries
 
     def valid(self) -> bool:
-        """Whether the Lease is surely held at this moment. Cheap: ask before every write."""
+        """Whether the Lease is certainly held now. The call is cheap: make it before every write."""
         return self.remaining() > 0
 
     def remaining(self) -> float:
-        """For how many seconds from now on it is surely held (0: it is not)."""
+        """The seconds for which the Lease is certainly held from now on (0: it is not held)."""
         now, interval = self._monotonic(), self._interval
         return max(0.0, interval.until - now) if interval.since <= now else 0.0
 
     def listen(self, listener: Callable[[], object]) -> None:
-        """Call ``listener`` when ``valid`` has changed, from the thread that noticed."""
+        """Call ``listener`` when ``valid`` has changed, from the thread that detects the change."""
         self._listeners.append(listener)
 
-    # Its life
+    # Lifecycle
 
     def start(self) -> None:
-        """Begin, in threads."""
+        """Start the election and the watches of Leases, in threads."""
         refs = (self.ref,) if self._wider is None else (self.ref, self._wider)
         self._threads = [self._runtime.thread(partial(self._watch, ref), "lease-watch") for ref in refs]
         self._threads.append(self._runtime.thread(self._run, "leader-elector"))
@@ -153,11 +158,11 @@ class LeaderElector:
             thread.start()
 
     def wake(self) -> None:
-        """Take the next step now: the holder has changed, or whether the Lease is wanted."""
+        """Take the next step now, because the holder or ``wanted`` has changed."""
         self._woken.set()
 
     def stop(self) -> None:
-        """Give the Lease back; that of a namespace is deleted. From here on it is not valid. Waits for the threads."""
+        """Wait for the threads, end the validity and release the Lease. The Lease of a namespace is deleted."""
         self._stopped.set()
         self._woken.set()
         with self._lock:
@@ -184,23 +189,23 @@ class LeaderElector:
                 try:
                     pause = self.step()
                 except Exception:
-                    # Without this thread the process would lose its jobs in silence.
+                    # Without this thread, the process would silently lose its leadership.
                     _LOG.exception("leader election failed, continuing lease=%s", self.ref)
                     pause = self._retry_every
-                # Replicas that started together should not ask together.
+                # Replicas that started at the same time should not send their requests at the same time.
                 due = self._monotonic() + pause * self._runtime.uniform(0.8, 1.0)
             self._notify()
             now = self._monotonic()
-            # Validity may begin or end by itself.
+            # Validity may begin or end without a step.
             change = next((moment for moment in self._interval if now < moment < math.inf), math.inf)
             self._woken.wait(max(min(due, change) - now, 0.0))
 
     def _watch(self, ref: LeaseRef) -> None:
-        """Wake the election whenever a Lease has changed. Where it may not be watched, it is asked for now and then."""
+        """Wake the election whenever a Lease has changed. ``step`` polls a Lease that cannot be watched."""
         while not self._stopped.is_set():
             with suppress(ClusterError):
                 fields = f"metadata.name={ref.name}"
-                # Listed first: Kubernetes since 1.34 begins no watch without a version where etcd is old.
+                # List first: Kubernetes 1.34 and later start no watch without a version if etcd is old.
                 found, since, _ = self._cluster.list(LEASES, ref.namespace, fields=fields)
                 with self._cluster.watch(LEASES, ref.namespace, fields=fields, since=since) as stream:
                     with self._lock:
@@ -210,7 +215,7 @@ class LeaderElector:
                     for lease in found:
                         self._noticed(ref, WatchEvent("ADDED", lease))
                     if not found:
-                        self.wake()  # it was deleted before this watch began, and nothing else will say so
+                        self.wake()  # the Lease was deleted before this watch began, so no event reports it
                     for event in stream:
                         self._noticed(ref, event)
             with self._lock:
@@ -230,18 +235,18 @@ class LeaderElector:
         held = self._held
         same = ref == self.ref and held is not None and lease["metadata"].get("uid") == held["metadata"].get("uid")
         if not same or event.type == "DELETED" or LeaseRecord.of(lease).holder != self.identity:
-            self.wake()  # our own renewals are not news
+            self.wake()  # own renewals need no step
 
     # One attempt
 
     def step(self) -> float:
-        """One attempt to acquire or to renew; seconds until the next is due. Raises no ClusterError."""
+        """One attempt to acquire or renew. Returns the seconds until the next attempt. Raises no ClusterError."""
         before = self._held is not None
         try:
             pause = self._attempt()
             self.problem = None
         except ClusterError as error:
-            # A leader that waited as long as a busy server asks would lose its Lease, and list everything again.
+            # If a leader waited as long as a busy server requests, it would lose its Lease and list everything again.
             asked = error.after if isinstance(error, Throttled) and not self.valid() else None
             pause = max(self._retry_every, min(asked or 0.0, self._duration))
             if str(error) != str(self.problem):
@@ -254,20 +259,20 @@ class LeaderElector:
         return pause
 
     def _attempt(self) -> float:
-        """Read who leads, and acquire or renew the Lease unless another process leads."""
+        """Read the current leader, and acquire or renew the Lease unless another process leads."""
         if self._left_until is not None and not self._give_back_left():
             return self._retry_every / 10
         if not self._wanted():
             self._stand_down()
             return self._others()[0] or self._retry_every
         if self._monotonic() >= self._interval.until:
-            # Another may hold it by now. Its version need not show that: a restored etcd gives the same ones again.
+            # Another process may hold the Lease now, even if its version is the same: a restored etcd repeats versions.
             self._held = None
         stored = self._held
         if stored is None:
             pause, stored = self._others()
             if pause:
-                self._stand_down()  # its own may have lapsed: others would wait for its holder
+                self._stand_down()  # an expired Lease may still name this process, and others would wait for it
                 return pause
         now = self._clock()
         if stored is None:
@@ -280,8 +285,7 @@ class LeaderElector:
         return self._write(lambda: self._replace(body))
 
     def _others(self) -> tuple[float, Object | None]:
-        """Seconds until it should be looked again, while another leads this scope or the wider one (0: nobody does);
-        and the Lease."""
+        """Seconds until the next check if another process leads this scope or the cluster (else 0), and the Lease."""
         rest = self._rest_of_wider(asked=False)
         # Observe this Lease in the meantime: its holder may have died together with the cluster's leader.
         stored = self._watched.get(self.ref) if rest else self._look(self.ref)
@@ -298,9 +302,9 @@ class LeaderElector:
         return rest if watched else min(rest, self._retry_every), stored
 
     def _rest_of_wider(self, *, asked: bool) -> float:
-        """For how many more seconds the cluster counts as led by its own controller; 0: it is not.
+        """The seconds for which the cluster's controller still counts as its leader; 0 if the cluster has no leader.
 
-        ``asked``: what a watch shows is not enough, only the server's answer is.
+        ``asked``: only a response of the server is sufficient, not an event of a watch.
         """
         if self._wider is None:
             return 0.0
@@ -308,9 +312,9 @@ class LeaderElector:
             try:
                 stored = self._look(self._wider, fresh=fresh)
             except Unauthorized:
-                raise  # it says nothing about the Lease
+                raise  # the error says nothing about the Lease
             except Forbidden:
-                return 0.0  # everybody may read it where tf-dist is installed for the cluster
+                return 0.0  # everybody may read this Lease where tf-dist is installed for the cluster
             if stored is None:
                 return 0.0
             self._wider_seen.note(stored, self._monotonic())
@@ -321,7 +325,7 @@ class LeaderElector:
         return 0.0
 
     def _look(self, ref: LeaseRef, *, fresh: bool = False) -> Object | None:
-        """A Lease as it is, or as a watch shows it; None: there is none."""
+        """A Lease as last reported by a watch, else or if ``fresh`` from the server; None if it does not exist."""
         with self._lock:
             watched = self._watched.get(ref)
         if watched is not None and not fresh:
@@ -332,7 +336,7 @@ class LeaderElector:
             return None
 
     def _stand_down(self) -> None:
-        """Leave the Lease to others."""
+        """Leave the Lease to other processes."""
         if self._named:
             self._left_until = self._interval.until
             self._held, self._interval = None, _NEVER
@@ -340,7 +344,7 @@ class LeaderElector:
             self._give_back_left()
 
     def _give_back_left(self) -> bool:
-        """Give it back, unless something is under way yet that was sent under it: then its time is waited for."""
+        """Release the Lease that was left; False while it is valid and requests sent under it may be in progress."""
         if self._left_until is not None and self._monotonic() < self._left_until and self._busy():
             return False
         self._left_until = None
@@ -348,13 +352,16 @@ class LeaderElector:
         return True
 
     def _write(self, write: Callable[[], Object]) -> float:
-        """Send it; if the server takes it, and nobody leads the cluster, the Lease is ours from before it was sent."""
+        """Write the Lease, and leave it if the cluster has a leader. Returns the seconds until the next step.
+
+        The Lease's duration counts from before the write is sent.
+        """
         sent = self._monotonic()
         self._wrote = self._named = True
         try:
             self._held = write()
         except (Conflict, AlreadyExists):
-            # Another was faster, or it was us and the answer was lost: look soon.
+            # Another process was faster, or this process has written it and the response was lost: check again soon.
             self._held = None
             with self._lock:
                 self._watched.pop(self.ref, None)
@@ -370,7 +377,7 @@ class LeaderElector:
         try:
             return self._cluster.create(LEASES, self.ref.namespace, body)
         except Forbidden as error:
-            # Usual for one that was installed: roles name Leases, and a creation has no name.
+            # This is usual for an installed controller: its roles name Leases, and a create request has no name.
             text = f"there is no lease {self.ref}, and it may not be created: {error}"
             hint = "create it again: tf-dist install | kubectl apply -f -" if self._wider is None else error.hint
             raise Forbidden(text, hint=hint) from error
@@ -393,9 +400,9 @@ class LeaderElector:
         return self._renew_every if received >= since else min(_CLEARING, since - received)
 
     def _namespaces_are_led(self) -> bool:
-        """Whether a process leads a single namespace; True where Leases of namespaces may not be listed."""
+        """Whether a process leads a single namespace; True if Leases of namespaces may not be listed."""
         try:
-            # By its name there is one in a namespace: of others, as large as they may be, tenants can write thousands.
+            # A namespace has at most one Lease of this name. Tenants can write thousands of other, large Leases.
             fields = f"metadata.name={self.ref.name}"
             found = self._cluster.list(LEASES, None, labels=names.LEADER, fields=fields).items
         except Forbidden:
@@ -410,7 +417,7 @@ class LeaderElector:
         if stored is None or not self._named:
             return
         if self._wider is not None:
-            with suppress(Forbidden):  # then it is given back only
+            with suppress(Forbidden):  # then the Lease is only released
                 self._cluster.delete(LEASES, *self.ref, uid=stored["metadata"]["uid"])
                 self._named = False
                 return
@@ -432,8 +439,8 @@ class LeaderElector:
 class LeaseLeadership:
     """Leads ``kinds`` of jobs in ``namespace`` (None: in the cluster), each while its Lease is held.
 
-    The leader of the first kind also leads the others, unless another process leads only those. ``system``: the
-    namespace of the cluster's Leases. The other arguments, and ``busy``: see ``LeaderElector``.
+    The leader of the first kind also leads the other kinds, unless another process leads only those. ``system`` is the
+    namespace of the cluster's Leases. For the other arguments and ``busy``, see ``LeaderElector``.
     """
 
     busy: Callable[[], bool] = staticmethod(lambda: False)
@@ -487,34 +494,34 @@ class LeaseLeadership:
         for listener in self._listeners:
             listener()
 
-    # What a controller asks
+    # Queries
 
     def kinds(self) -> frozenset[Resource]:
-        """The kinds that are led at this moment."""
+        """The kinds of jobs that this process leads now."""
         return frozenset(kind for kind, elector in self.electors.items() if elector.valid())
 
     def remaining(self, kind: Resource) -> float:
-        """For how many seconds a kind is surely led (0: it is not)."""
+        """The seconds for which this process certainly leads a kind (0: it does not)."""
         elector = self.electors.get(kind)
         return elector.remaining() if elector is not None else 0.0
 
     @property
     def term(self) -> Hashable:
-        """Changes whenever a Lease was won anew: what was observed before may be out of date."""
+        """A value that changes when a Lease is acquired or lost. Earlier observations may then be out of date."""
         return tuple((kind, elector.epoch) for kind, elector in self.electors.items() if elector.valid())
 
     def problem(self) -> ClusterError | None:
-        """Why it cannot lead; None while nothing is wrong."""
+        """The error of the last attempt to acquire or renew a Lease; None if no attempt failed."""
         return next((one.problem for one in self.electors.values() if one.problem is not None), None)
 
     def listen(self, listener: Callable[[], object]) -> None:
-        """Call ``listener``, from any thread, when what is led has changed."""
+        """Call ``listener``, from any thread, when the kinds that this process leads have changed."""
         self._listeners.append(listener)
 
-    # Its life
+    # Lifecycle
 
     def step(self) -> None:
-        """One attempt, in this thread, before ``start``; ``problem`` says what came of it."""
+        """One attempt for each kind in this thread, before ``start``. ``problem`` returns its error."""
         for elector in self.electors.values():
             elector.step()
 
@@ -524,7 +531,7 @@ class LeaseLeadership:
             elector.start()
 
     def stop(self) -> None:
-        """Give back what is held, once nothing is written under it any more."""
+        """Release the held Leases. Call it after the last write under them."""
         for elector in reversed(self.electors.values()):
             elector.stop()
 
@@ -536,21 +543,21 @@ class Standalone:
     busy: Callable[[], bool] = staticmethod(lambda: False)
 
     def kinds(self) -> frozenset[Resource]:
-        """All."""
+        """All kinds of jobs."""
         return frozenset(JOB_KINDS)
 
     def remaining(self, kind: Resource) -> float:
-        """For ever."""
+        """Unlimited time."""
         return math.inf
 
     def listen(self, listener: Callable[[], object]) -> None:
-        """Nothing ever changes."""
+        """Do nothing, because leadership never changes."""
 
     def start(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def stop(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 Leadership = LeaseLeadership | Standalone

@@ -1,7 +1,8 @@
 """Manager of the controller process: its controllers, their leader election, probes and metrics.
 
-A replica that does not lead keeps its informers current, so that it acts at once when it is elected. A replica that
-loses the Lease becomes such a standby. (Controllers built on client-go exit then. Here each write checks the Lease.)
+A replica that does not lead keeps its informers current, so that it can act immediately when it is elected. A replica
+that loses the Lease becomes such a standby. Controllers that use client-go exit in this case. Here, each write checks
+the Lease.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ from tf_dist.controller.settings import ControllerSettings
 from tf_dist.core.model import names
 
 _LOG = logging.getLogger(__name__)
-# Seconds after which a worker or an informer counts as stuck: far above what all tries of a request may take together.
+# Seconds after which a worker or an informer counts as stuck: much longer than all attempts of a request together.
 _WORKER_STUCK_AFTER: Final = 1800.0
 INFORMER_STUCK_AFTER: Final = 600.0
 
 
 class ShutdownTimeouts(NamedTuple):
-    """Seconds after the request to stop until something is ended in any case."""
+    """Seconds from the request to stop until something is ended in any case."""
 
     requests: float = 4.0  # requests of controllers
-    lease_requests: float = 12.0  # and those about Leases
-    process: float | None = 18.0  # the process itself (None: it is not)
+    lease_requests: float = 12.0  # requests for Leases
+    process: float | None = 18.0  # the process itself (None: never)
 
 
 SHUTDOWN_TIMEOUTS: Final = ShutdownTimeouts()
@@ -48,19 +49,21 @@ _CONTROLLER: Final = ControllerSettings(workers=16, volcano_jobs=False)
 class ManagerSettings:
     """Settings of a controller process."""
 
-    namespaces: tuple[str, ...] = ()  # lead these only (none: the cluster)
-    system_namespace: str = names.SYSTEM_NAMESPACE  # where the cluster's Leases are
-    metrics_port: int = 8080  # for probes and metrics (0: any free one)
-    controller: ControllerSettings = _CONTROLLER  # what its controllers have in common
-    duration: float = LEASE_DURATION  # seconds after which the next replica takes over from one that died
+    namespaces: tuple[str, ...] = ()  # lead only these namespaces (empty: the cluster)
+    system_namespace: str = names.SYSTEM_NAMESPACE  # the namespace of the cluster's Leases
+    metrics_port: int = 8080  # for probes and metrics (0: any free port)
+    controller: ControllerSettings = _CONTROLLER  # the settings that all its controllers share
+    duration: float = LEASE_DURATION  # seconds after which another replica takes over from a replica that died
     renew_every: float = RENEW_INTERVAL  # seconds between renewals of a Lease
-    identity: str = ""  # this replica's name in Leases ("": made up)
-    worker_stuck: float = _WORKER_STUCK_AFTER  # seconds
+    identity: str = ""  # this replica's name in Leases ("": generated)
+    worker_stuck: float = _WORKER_STUCK_AFTER  # seconds after which a worker counts as stuck
 
 
 def tune_garbage_collector() -> None:
-    """For a process that is only a controller. Its caches are many objects that live long and form no cycles. With
-    Python's default thresholds, collecting them takes half of a cold start.
+    """Raise the thresholds of the garbage collector, in a process that is only a controller.
+
+    The caches of a controller contain many long-lived objects without cycles. With Python's default thresholds, garbage
+    collection takes half of a cold start.
     """
     gc.set_threshold(100_000, 20, 100)
 
@@ -68,10 +71,10 @@ def tune_garbage_collector() -> None:
 def limit_shutdown_time(
     cluster: RestCluster, leases: RestCluster, timeouts: ShutdownTimeouts = SHUTDOWN_TIMEOUTS
 ) -> None:
-    """Call it before ``Manager.stop``, so that a server that does not answer cannot delay the end of the process.
+    """Limit the time of ``Manager.stop``, which follows: a server that does not answer cannot delay the exit.
 
-    Requests have a moment to finish. The Lease is given back after that, through its own client. The manifest's
-    ``terminationGracePeriodSeconds`` is longer than all of it.
+    Requests have a moment to finish. Then the Lease is released through its own client. The manifest's
+    ``terminationGracePeriodSeconds`` is longer than all these times.
     """
 
     def exit_now() -> None:
@@ -86,11 +89,11 @@ def limit_shutdown_time(
 
 
 class Manager(Service):
-    """Drives the jobs of a cluster, or of some namespaces, while it leads them. Use it as a context manager, or
-    ``start`` and ``stop``.
+    """Reconciles the jobs of a cluster, or of some namespaces, while it is their leader.
 
-    ``cluster``: for the controllers; ``lease_cluster``: for Leases, so that a heartbeat never waits behind other
-    requests (None: the same). ``recorder``: see ``PrometheusRecorder``; give its ``called`` to the clients.
+    Use it as a context manager, or call ``start`` and ``stop``. ``cluster`` is for the controllers. ``lease_cluster``
+    is for Leases, so that a renewal never waits for other requests (None: the same as ``cluster``). ``recorder``: see
+    ``PrometheusRecorder``. Pass its ``called`` to the clients.
     """
 
     def __init__(
@@ -106,11 +109,11 @@ class Manager(Service):
         self.identity = settings.identity or unique_identity()
         scopes: tuple[str | None, ...] = tuple(sorted(set(settings.namespaces))) or (None,)
         self._pairs = [self._pair(cluster, lease_cluster or cluster, namespace) for namespace in scopes]
-        self.port = settings.metrics_port  # the real one after ``start``
+        self.port = settings.metrics_port  # after ``start``, the port in use
         self._stack = ExitStack()
 
     def _pair(self, cluster: Cluster, leases: Cluster, namespace: str | None) -> tuple[LeaseLeadership, Controller]:
-        """The controller of one scope, and its leadership."""
+        """The leadership and the controller of one scope."""
         settings = replace(self._settings.controller, namespace=namespace, component=CONTROLLER_NAME)
         leadership = LeaseLeadership(
             leases,
@@ -125,13 +128,13 @@ class Manager(Service):
         return leadership, Controller(cluster, settings=settings, recorder=self.recorder, leadership=leadership)
 
     def leads(self) -> bool:
-        """Whether it leads anything at this moment."""
+        """Whether this process is now the leader of any kind of job in any of its scopes."""
         return any(leadership.kinds() for leadership, _ in self._pairs)
 
-    # Its life
+    # Lifecycle
 
     def start(self) -> Self:
-        """Start the informers and leader election. ClusterError when the port is taken."""
+        """Start the informers and leader election. Raises ClusterError if the port is in use."""
         with ExitStack() as stack:
             pages = {
                 "/healthz": lambda: probe_response(self.unhealthy()),
@@ -143,7 +146,7 @@ class Manager(Service):
             server.start()
             stack.callback(server.stop)
             for leadership, controller in self._pairs:
-                # Leases are given back when nothing can be written under them any more.
+                # Leases are released after the controllers have stopped writing.
                 leadership.start()
                 stack.callback(leadership.stop)
                 controller.start()
@@ -153,13 +156,13 @@ class Manager(Service):
         return self
 
     def stop(self) -> None:
-        """End the controllers after what they are in the middle of, then give the Leases back; jobs go on."""
+        """Stop the controllers after their current work, then release the Leases. Jobs continue to run."""
         self._stack.close()
 
-    # What probes ask
+    # Probes
 
     def unhealthy(self) -> str:
-        """Why this process should be started anew; "" while it should not."""
+        """The reason to restart this process; "" if it is healthy."""
         found: list[str] = []
         for _, controller in self._pairs:
             found += health.stuck_threads(
@@ -170,7 +173,7 @@ class Manager(Service):
         return "; ".join(found)
 
     def unready(self) -> str:
-        """What is missing before this replica could lead; "" for nothing. A stand-by is ready."""
+        """What this replica lacks to become the leader; "" if it is ready. A standby is ready."""
         every = [controller.informers for _, controller in self._pairs]
         if not all(informers.synced() for informers in every):
             problems = [problem for informers in every for problem in informers.problems()]

@@ -1,4 +1,4 @@
-"""Plan executor: the writes of a plan, against a cluster, as long as this process may act."""
+"""Plan executor: writes the actions of a plan to a cluster while this process leads the job."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ _FormerPods = Callable[[str], list[Object]]
 
 
 class _JobIsGone(NotFound):
-    """Nothing was tried, so there is no failure to record."""
+    """The job is gone. No request was sent, so no failure is recorded."""
 
 
 class NameConflict(ClusterError):
-    """Another object has the name of an object of the job. ``leaving``: it is about to be deleted."""
+    """Another object has the name of an object of the job. ``leaving``: that object will be deleted soon."""
 
     def __init__(self, message: str, *, hint: str = "", leaving: bool = False) -> None:
         super().__init__(message, hint=hint)
@@ -76,18 +76,19 @@ class NameConflict(ClusterError):
 
 
 class InvalidObject(Rejected):
-    """The API server finds an object of the job invalid: no later try will do better."""
+    """The API server rejects an object of the job as invalid. Retries will fail, too."""
 
 
 class StatusPruned(ClusterError):
-    """The status was stored without the job's memory, so that nothing may be done for the job."""
+    """The status was stored without the job's memory, so no other action for the job is allowed."""
 
 
 class PlanExecutor:
     """Executes plans against a cluster, and updates the caches with the results.
 
     ``wrote`` is called with a job and the version of each object that was written as planned. ``remaining`` returns the
-    seconds for which a job may certainly be written; it is called before every attempt of a request, and limits it.
+    seconds for which a job may certainly be written. It is called before each attempt of a request, and limits its
+    time.
     """
 
     def __init__(
@@ -104,27 +105,27 @@ class PlanExecutor:
         self._events = events
         self._wrote = wrote
         self._remaining = remaining
-        # Kinds whose definition prunes status.tfDist: see ``with_embedded_memory``.
+        # Kinds whose CRD prunes status.tfDist: see ``with_embedded_memory``.
         self._pruning: set[Resource] = set()
         self._runtime = context.runtime
         self._creators: Executor | None = None
         self._side_by_side: SlowStart | None = None
 
     def start(self, threads: int) -> None:
-        """Create the pods of a job side by side from now on, so many of all jobs at a time."""
+        """Create the pods of a job in parallel from now on, with ``threads`` threads for all jobs."""
         self._creators = self._runtime.pool(threads, "pod-creator")
         self._side_by_side = SlowStart(self._runtime, self._creators, threads)
 
     def stop(self) -> None:
-        """End the threads, once no plan is executed any more."""
+        """End the threads. Call it after the last plan has been executed."""
         if self._creators is not None:
             self._creators.shutdown(wait=True, cancel_futures=True)
 
     def apply(self, ref: JobRef, stored: Object, plan: Plan) -> None:
         """Execute ``plan`` for the job ``stored``.
 
-        Raises Conflict if the job has changed since it was read, NotFound if it or its namespace is gone,
-        LeadershipLost, NameConflict, and any other error of the cluster. What was done until then stands.
+        Raises Conflict if the job has changed since it was read, NotFound if the job or its namespace is gone,
+        LeadershipLost, NameConflict, and any other error of the cluster. Earlier actions of the plan remain in effect.
         """
         events: list[EmitEvent] = []
         former = self._former_pods(ref)
@@ -139,12 +140,12 @@ class PlanExecutor:
                     for task in tasks:
                         task()
         finally:
-            # Last, so that no pod waits for one; and all together, so that many of a kind are one.
+            # Emit Events last, so that no pod waits for them, and together, so that similar Events are combined.
             self._events.emit(ref.resource, ref.namespace, stored, *combined_events(events))
 
     def _act(self, ref: JobRef, stored: Object, action: Action, events: list[EmitEvent], former: _FormerPods) -> None:
-        """Execute an action; what there is to say about the object that it makes or deletes is added to ``events``."""
-        self._permission(ref)  # between two writes this process may have slept for an hour
+        """Execute an action. Events about an object that it creates or deletes are added to ``events``."""
+        self._permission(ref)  # the process may have been suspended between two writes
         if isinstance(action, EmitEvent):
             events.append(action)
             return
@@ -169,7 +170,7 @@ class PlanExecutor:
         return seconds
 
     def _execute(self, ref: JobRef, stored: Object, action: Action, former: _FormerPods) -> bool:
-        """Whether something was done: what is there, or gone, already is not."""
+        """Execute an action. Returns False if the object existed, or was gone, already."""
         match action:
             case WriteStatus():
                 self._write_status(ref, stored, action.status)
@@ -195,7 +196,7 @@ class PlanExecutor:
     def _write_status(self, ref: JobRef, stored: Object, status: Document) -> None:
         """Write the status unless the job has changed since it was read.
 
-        Nothing that depends on its memory is done before the server has answered that it keeps it.
+        Actions that depend on the memory follow only after the server's response contains the memory.
         """
         if has_embedded_memory(stored.get("status")):
             self._pruning.add(ref.resource)
@@ -219,10 +220,10 @@ class PlanExecutor:
         body = {**stored, "status": status}
         return self._cluster.replace(ref.resource, ref.namespace, ref.name, body, subresource="status")
 
-    # What a job owns
+    # Objects of a job
 
     def _kind(self, name: str) -> Resource:
-        """The kind of that name; one of a gang scheduler has its group in it."""
+        """The kind of that name. The names of gang schedulers' kinds contain their group."""
         return _KINDS.get(name) or self._informers.schedulers.resource(name)
 
     def _create(self, ref: JobRef, stored: Object, body: Object, former_pods: _FormerPods) -> bool:
@@ -250,9 +251,9 @@ class PlanExecutor:
         return created
 
     def _wanted(self, ref: JobRef, stored: Object) -> bool:
-        """Whether the job still exists and is not being deleted, as far as is known.
+        """Whether the cached job still exists and is not being deleted.
 
-        What is created after that uses quota and nodes until the garbage collector finds it.
+        Objects that are created later use quota and nodes until the garbage collector deletes them.
         """
         known = self._informers.job(ref)
         if known is None or known["metadata"]["uid"] != stored["metadata"]["uid"]:
@@ -260,7 +261,7 @@ class PlanExecutor:
         return "deletionTimestamp" not in known["metadata"]
 
     def _former_pods(self, ref: JobRef) -> _FormerPods:
-        """The pods that another operator has made already, under names that are not derived: listed once for a plan."""
+        """A function that lists pods that another operator created under other names: one list for each selector."""
         lock, found = self._runtime.lock(), dict[str, list[Object]]()
 
         def listed(selector: str) -> list[Object]:
@@ -272,7 +273,7 @@ class PlanExecutor:
         return listed
 
     def _ensure_keys(self, ref: JobRef, stored: Object, body: Object) -> None:
-        """Secrets are not followed: who may list them may read all of them."""
+        """Create a missing Secret. Secrets are not watched, because the right to list Secrets exposes all of them."""
         name = body["metadata"]["name"]
         try:
             self._own(SECRETS, ref, name, stored)
@@ -284,9 +285,9 @@ class PlanExecutor:
                 self._own(SECRETS, ref, name, stored)
 
     def _adopt(self, resource: Resource, ref: JobRef, there: Object, body: Object) -> Object:
-        """An object that the job controls without our labels, as a training-operator before us made it: it gets them.
+        """Label an object that the job controls but that lacks tf-dist's labels: a training-operator created it.
 
-        From then on it is followed, counted and deleted as one of ours.
+        From then on, the object is watched, counted and deleted like other objects of the job.
         """
         if names.owner_key(there) or not names.owner_key(body):
             return there
@@ -300,12 +301,15 @@ class PlanExecutor:
         return self._cluster.patch(resource, ref.namespace, name, patch)
 
     def _own(self, resource: Resource, ref: JobRef, name: str, stored: Object) -> Object:
-        """That it exists is fine if it is the job's: an answer was lost, or the caches were older than the object."""
+        """The existing object if the job owns it, because a response was lost or the cache was older than the object.
+
+        Raises NameConflict if the job does not own it.
+        """
         there = self._cluster.get(resource, ref.namespace, name)
         owners = there["metadata"].get("ownerReferences") or ()
         if any(owner.get("uid") == stored["metadata"]["uid"] and owner.get("controller") for owner in owners):
             return there
-        # The garbage collector deletes what an earlier job of this name has left.
+        # The garbage collector deletes the objects of an earlier job of this name.
         earlier = any((owner.get("kind"), owner.get("name")) == (ref.resource.kind, ref.name) for owner in owners)
         leaving = earlier or "deletionTimestamp" in there["metadata"]
         if earlier:
@@ -326,7 +330,7 @@ class PlanExecutor:
         except NotFound:
             pass
         except Conflict:
-            # Another uid is not the only reason for a conflict.
+            # A different uid is not the only reason for a conflict.
             with suppress(NotFound):
                 if self._cluster.get(resource, namespace, name)["metadata"]["uid"] == uid:
                     raise
@@ -339,7 +343,7 @@ class PlanExecutor:
 
 
 def _generate_key_pair() -> KeyPair:
-    """A new RSA pair, in the formats and of the size that Volcano's plugin writes. Takes about a tenth of a second."""
+    """A new RSA pair, with the formats and the size of Volcano's plugin. This takes about a tenth of a second."""
     from cryptography.hazmat.primitives import serialization as form
     from cryptography.hazmat.primitives.asymmetric import rsa
 

@@ -15,7 +15,7 @@ from tf_dist.core.gang.quota import QueueUsage, queue_status
 from tf_dist.errors import ClusterError, InvalidQueue, Unavailable
 
 _LOG = logging.getLogger(__name__)
-# Seconds between two looks: queues change with every job, and people read them at their leisure.
+# Seconds between two writes: queues change with every job, but users do not need every change.
 _WRITE_INTERVAL: Final = 2.0
 
 
@@ -37,7 +37,7 @@ class QueueStatusWriter:
         return max(0.0, self._due - self._monotonic()) if self._wanted else math.inf
 
     def begin(self) -> None:
-        """Start a report. The next one waits for its time."""
+        """Start a report. The next report follows after the minimum interval."""
         self._wanted = False
         self._due = self._monotonic() + _WRITE_INTERVAL
 
@@ -62,5 +62,5 @@ class QueueStatusWriter:
             except ClusterError as error:
                 _LOG.debug("failed to write queue status: queue=%s error=%s", name, error)
                 if isinstance(error, Unavailable):
-                    self._wanted = True  # the others would wait for as long
+                    self._wanted = True  # writes for other queues would also wait for the timeout
                     return

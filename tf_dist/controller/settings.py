@@ -41,7 +41,7 @@ class JobRef(NamedTuple):
 
     @classmethod
     def of_owner(cls, owned: Object) -> JobRef | None:
-        """The job that an object belongs to; None if it belongs to none."""
+        """The job that owns an object; None if no job owns it."""
         if not names.owner_key(owned):
             return None
         metadata = owned["metadata"]
@@ -53,7 +53,7 @@ class JobRef(NamedTuple):
         return f"{self.namespace}/{self.name}"
 
 
-CLUSTER_DOMAIN_VARIABLE: Final = "CUSTOM_CLUSTER_DOMAIN"  # the training operator's own
+CLUSTER_DOMAIN_VARIABLE: Final = "CUSTOM_CLUSTER_DOMAIN"  # a variable of the training operator
 
 
 def cluster_domain(environ: Mapping[str, str] = os.environ) -> str:
@@ -65,20 +65,20 @@ def cluster_domain(environ: Mapping[str, str] = os.environ) -> str:
 class ControllerSettings:
     """Settings of a controller."""
 
-    namespace: str | None = None  # its scope: drive the jobs of this one only (None: of the cluster)
-    volcano_jobs: bool = True  # follow and drive Volcano's Jobs, too; not where Volcano's own controller does
-    workers: int = 4  # how many jobs are acted for at a time
-    resync: float = 3600.0  # seconds between two looks at every job, though nothing is known to have changed
-    resync_waiting: float = 300.0  # and at one that waits for admission, which says what is free
-    component: str = "tf-dist"  # the name in the events it writes
+    namespace: str | None = None  # the scope: only jobs of this namespace (None: of the cluster)
+    volcano_jobs: bool = True  # reconcile Volcano Jobs, too; False where Volcano's own controller reconciles them
+    workers: int = 4  # the number of jobs that are reconciled at the same time
+    resync: float = 3600.0  # seconds between two routine checks of a job
+    resync_waiting: float = 300.0  # the same for a job that waits for admission, whose message shows free capacity
+    component: str = "tf-dist"  # the name in its Events
     gang_scheduler: GangScheduler = GangScheduler.BUILTIN  # decides about the gangs of jobs that name no scheduler
-    other_schedulers: bool = True  # whether there can be others than tf-dist; where not, whom a job names is ignored
-    cluster_domain: str = ""  # what addresses in the TF_CONFIG of TFJobs v1 end in ("": in ``svc``)
-    disruption_budgets: bool = False  # gangs of v1alpha1 have a PodDisruptionBudget each
+    other_schedulers: bool = True  # whether other gang schedulers can exist; if not, jobs' choices are ignored
+    cluster_domain: str = ""  # the suffix of addresses in the TF_CONFIG of TFJobs v1 ("": they end in ``svc``)
+    disruption_budgets: bool = False  # create a PodDisruptionBudget for each gang of a v1alpha1 job
 
     @property
     def job_kinds(self) -> tuple[Resource, ...]:
-        """The kinds of jobs that are followed."""
+        """The kinds of jobs that are watched."""
         return JOB_KINDS if self.volcano_jobs else (TFJOBS,)
 
     @property
@@ -89,7 +89,7 @@ class ControllerSettings:
 
     @property
     def default_gang(self) -> str:
-        """The gang scheduler of jobs that name none, as their status has it: "" for tf-dist itself."""
+        """The gang scheduler of jobs that name none, as in their status: "" for tf-dist itself."""
         return "" if self.gang_scheduler is GangScheduler.BUILTIN else self.gang_scheduler.value
 
 
@@ -99,7 +99,7 @@ class ControllerContext:
 
     cluster: Cluster
     settings: ControllerSettings = field(default_factory=ControllerSettings)
-    clock: Callable[[], float] = time.time  # epoch seconds, for timestamps that are written or compared with such
-    monotonic: Callable[[], float] = time.monotonic  # seconds that only go forward, for every pause
+    clock: Callable[[], float] = time.time  # epoch seconds, for stored times and comparisons with them
+    monotonic: Callable[[], float] = time.monotonic  # seconds of a monotonic clock, for all waits
     recorder: MetricsRecorder = field(default_factory=MetricsRecorder)
-    runtime: ThreadRuntime = SYSTEM_RUNTIME  # threads, and what they wait with
+    runtime: ThreadRuntime = SYSTEM_RUNTIME  # threads and their locks and events

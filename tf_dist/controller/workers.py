@@ -1,4 +1,4 @@
-"""Workers: they take jobs from the work queue and reconcile them, each job by one worker at a time.
+"""Workers: they take jobs from the work queue and reconcile them. One worker at a time handles a job.
 
 A pass observes the job, gets a plan from the core, and lets the plan executor write it. A failure affects only its job.
 """
@@ -44,21 +44,21 @@ from tf_dist.core.reconciler.reconcile import reconcile
 from tf_dist.errors import ClusterError, Conflict, NotFound, Rejected, Throttled, Unavailable
 
 _LOG = logging.getLogger(__name__)
-# Failures in a row from which on the job itself reports them: most pass at once, and are worth no write.
+# The failures in a row from which on the job's status reports them. Most failures are transient and need no write.
 _STALLED_AFTER_FAILURES: Final = 3
-# Seconds for which one line says for all jobs that the server is busy or does not answer.
+# Seconds between two log lines, for all jobs together, that the server is busy or does not respond.
 _SERVER_LOGGED_EVERY: Final = 60.0
-# And from which on no rule is expected to accept its pods any more, nor a name to become free (about three seconds):
-# files are applied one by one, and what a pod lacks (an account, a priority class) may come a moment later.
+# The failures in a row (about three seconds) from which on a gang gives up its admission if its pods are denied or a
+# name is in use. Files are applied one by one, so a missing account or priority class may be created a moment later.
 _REJECTED_AFTER_FAILURES: Final = 6
 
 
 class Workers:
     """Take jobs from ``queue`` and reconcile them.
 
-    ``lookup`` returns the current entry of a job, or None if this controller does not lead it. ``on_leadership_lost``
-    is called when a write was refused because leadership had ended. ``start`` starts the threads; ``work`` makes one
-    pass in the caller's thread.
+    ``lookup`` returns the current entry of a job, or None if this controller is not its leader. ``on_leadership_lost``
+    is called if a write is refused because leadership has ended. ``start`` starts the threads. ``work`` makes one pass
+    in the caller's thread.
     """
 
     def __init__(
@@ -85,21 +85,21 @@ class Workers:
         self._lookup = lookup
         self._on_leadership_lost = on_leadership_lost
         self._workers = max(1, context.settings.workers)
-        # The uid and the last logged error of a job that cannot be reconciled: an error that lasts is logged once.
+        # The uid and the last logged error of each job that cannot be reconciled: a repeated error is logged once.
         self._logged: dict[JobRef, tuple[str, str]] = {}
-        self._server_logged = -math.inf  # when a failure of the server was logged last
-        # When a status was written last, or that job was reconciled first, and its uid.
+        self._server_logged = -math.inf  # the time of the last log line about a failure of the server
+        # The uid of each job, and the time of its last status write or else of its first reconcile.
         self._written: dict[JobRef, tuple[str, float]] = {}
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        """Start the worker threads; they end when the queue is closed."""
+        """Start the worker threads. They end when the queue is closed."""
         self._threads = [self._runtime.thread(self._run, f"worker-{n}") for n in range(self._workers)]
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        """Wait for the current passes, after the queue was closed."""
+        """Wait for the current passes. Call it after the queue has been closed."""
         for thread in self._threads:
             thread.join()
 
@@ -108,7 +108,7 @@ class Workers:
             self.work(longest=math.inf)
 
     def work(self, *, longest: float = 0.0) -> int:
-        """One pass over the next job, waiting up to ``longest`` seconds for one. Returns the number of actions."""
+        """One pass over the next job, after waiting up to ``longest`` seconds for it. Returns the number of actions."""
         found = self._queue.get(longest)
         if found is None:
             return 0
@@ -156,13 +156,13 @@ class Workers:
         if known.newer is None and not (plan.status.last_error or plan.status.not_before):
             self._logged.pop(ref, None)
         if again and plan.status.last_error:
-            self._queue.add(ref)  # it continues, and its status is to report that
+            self._queue.add(ref)  # the job continues, and its status must report that
         if plan.wake_at is not None:
             self._queue.add(ref, plan.wake_at - self._clock())
         return len(plan.actions)
 
     def _attempt(self, ref: JobRef, known: JobEntry, again: bool) -> Plan | None:
-        """The result of a pass; None: it failed and will be retried. ``again``: the previous pass failed, too."""
+        """The plan of a pass; None if it failed and is retried. ``again``: the previous pass failed."""
         try:
             return self._reconcile(ref, known, again)
         except LeadershipLost as error:
@@ -172,12 +172,12 @@ class Workers:
             _LOG.debug("job changed meanwhile, trying again: job=%s error=%s", ref, error)
             self._recorder.record(Metric.RECONCILE_ERRORS, type(error).__name__)
             self._queue.retry(ref)
-            try:  # what was seen of the job is out of date: do not wait for the watch to report it
+            try:  # the cached job is out of date: do not wait for the watch to report the new version
                 self._informers.refetch(ref, known.uid)
             except ClusterError as failure:
                 _LOG.debug("failed to read job anew: job=%s error=%s", ref, failure)
         except Unavailable as error:
-            # The server may yet do it: what the job was promised stays promised until one of the writes has come there.
+            # The server may still execute the write, so the verdict remains assumed until a retry gets a response.
             self._report(ref, known, error)
             return None
         except Exception as error:
@@ -187,7 +187,7 @@ class Workers:
 
     def _reconcile(self, ref: JobRef, known: JobEntry, again: bool) -> Plan:
         """One pass: observe, plan, write. Errors of the cluster are raised."""
-        if known.newer is not None:  # neither the job nor its pods are touched
+        if known.newer is not None:  # neither the job nor its pods are changed
             said = known.uid, str(known.newer)
             if self._logged.get(ref) != said:
                 self._logged[ref] = said
@@ -197,7 +197,7 @@ class Workers:
             return Plan(known.status)
         seen = self._informers.pods_with_gone(ref.namespace, known.uid)
         verdict = self._admission.verdict(known)
-        # Where a gang is admitted, only that is written now if other jobs wait for their verdicts: not for its pods.
+        # If other jobs wait for their verdicts to be written, write only the admission now, and create the pods later.
         left = isinstance(verdict, Admit) and known.waits and self._queue.waits(Lane.FIRST)
         plan = self._plan(known, verdict, seen=seen, last_error=None if again else "", status_only=left)
         self._apply(ref, known, plan)
@@ -210,7 +210,7 @@ class Workers:
 
     def _apply(self, ref: JobRef, known: JobEntry, plan: Plan) -> None:
         if self._last_written(known) is None or any(isinstance(action, WriteStatus) for action in plan.actions):
-            self._written[ref] = known.uid, self._clock()  # if the write fails, what decides is written all the same
+            self._written[ref] = known.uid, self._clock()  # even if the write fails: only shown fields wait for it
         self._executor.apply(ref, known.stored, plan)
 
     def _last_written(self, known: JobEntry) -> float | None:
@@ -228,7 +228,7 @@ class Workers:
         invalid: bool = False,
         status_only: bool = False,
     ) -> Plan:
-        """The plan for the job now; raises if the job cannot be read. ``seen``: its pods, if already read."""
+        """The current plan for the job. Raises an error if the job cannot be read. ``seen``: its pods, if read."""
         now, stored, job, reading = self._clock(), known.stored, known.job, known.reading
         if known.problem is not None:
             raise known.problem
@@ -240,11 +240,11 @@ class Workers:
         pods, last = pod_views(job, seen.present), known.remembered or known.status
         is_new_spec = reading.accepted is not None and reading.accepted != last.accepted_spec and not last.finished
         scheduler = integration_of(job, with_default_scheduler(job, last, known.gang))
-        # Asked before its objects are: they are followed from then on.
+        # Before the objects are read: this call starts their informers.
         served = None if scheduler is None else self._informers.served(scheduler)
         observed = Observed(
             now=now,
-            stored_status=LazyMapping(lambda: stored_status(stored)),  # looked at where the status is written
+            stored_status=LazyMapping(lambda: stored_status(stored)),  # decoded on first access
             pods=pods,
             departed=seen.gone,
             unready=self._informers.unready(pod.node for pod in pods if pod.node and not pod.finished),
@@ -270,7 +270,7 @@ class Workers:
         return reconcile(job, observed, known.status)
 
     def _closed_nodes(self, job: Job, status: Status, pods: Sequence[PodView]) -> dict[str, frozenset[str]]:
-        """Read only if a pod lacks its node."""
+        """The assigned nodes that accept no pods of a type. They are read only if a pod has no node."""
         placement = status.admission.placement if status.admission is not None else {}
         if not placement or sum(bool(pod.node) and not pod.deleting for pod in pods) >= len(job.replicas):
             return {}
@@ -283,7 +283,7 @@ class Workers:
         }
 
     def _addresses(self, known: JobEntry, verdict: Verdict | None, pods: int) -> dict[str, str]:
-        """Read only if a pod may have to be created."""
+        """The addresses of the job's replicas. They are read only if a pod may have to be created."""
         if known.job is None or known.status.finished or (known.waits and not isinstance(verdict, Admit)):
             return {}
         job = current_job(known.job, known.status, verdict)
@@ -306,7 +306,7 @@ class Workers:
         if after.usage is not before.usage and known.job is not None:
             self._recorder.used(known.job.scheduling.queue, before.usage, after.usage)
 
-    # What failed
+    # Failures
 
     def _report(self, ref: JobRef, known: JobEntry, error: Exception) -> None:
         pause = self._queue.retry(ref, error.after if isinstance(error, Throttled) else None)
@@ -315,7 +315,7 @@ class Workers:
         what = hide_credentials(str(error) if expected else f"{type(error).__name__}: {error}")
         before, self._logged[ref] = self._logged.get(ref), (known.uid, what)
         server, now = isinstance(error, Throttled | Unavailable), self._monotonic()
-        # A failure of the server concerns all jobs: one line in a minute.
+        # A failure of the server affects all jobs, so it is logged once a minute.
         is_logged = before == (known.uid, what) or (server and now - self._server_logged < _SERVER_LOGGED_EVERY)
         if server and not is_logged:
             self._server_logged = now
@@ -326,12 +326,12 @@ class Workers:
         if self._queue.failures(ref) >= _STALLED_AFTER_FAILURES:
             self._report_stalled(ref, error, message)
         if server:
-            return  # an Event is one more request
+            return  # an Event would be another request
         event = EmitEvent("Warning", Reason.RECONCILE_FAILED, message)
         self._events.emit(ref.resource, ref.namespace, known.stored, event)
 
     def _report_stalled(self, ref: JobRef, error: Exception, message: str) -> None:
-        """Report the error in the job's status, and do nothing else for it."""
+        """Report the error in the job's status. The only other actions are Events, if the job has finished."""
         known = self._lookup(ref)
         if known is None:
             return
@@ -347,7 +347,7 @@ class Workers:
 
 
 def _rejection(error: Exception, failures: int) -> Reason | None:
-    """The reason for which the gang gives up its admission after this number of failures; None: retry."""
+    """The reason for which the gang gives up its admission after this number of failures; None if it retries."""
     if isinstance(error, Rejected):
         return Reason.PODS_REJECTED
     if failures < _REJECTED_AFTER_FAILURES:

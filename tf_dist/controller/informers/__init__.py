@@ -1,1 +1,1 @@
-"""Informers of everything that a controller decides on, within its rights."""
+"""Informers of all objects that a controller's decisions depend on, within its permissions."""

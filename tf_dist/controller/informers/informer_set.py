@@ -1,8 +1,9 @@
-"""Informers of everything that a controller decides on, and recently deleted pods.
+"""Informers of all objects that a controller's decisions depend on, and recently deleted pods.
 
-A pod may get its condition and be deleted between two passes (the pod garbage collector does that). Its last version is
-kept until a pass has processed it: the reason of its deletion, its node, and the restarts of its containers, which
-count towards the back-off limit. A controller that starts in between has no such version, and counts a deleted pod.
+A pod may get a condition and be deleted between two passes, for example by the pod garbage collector. Its last version
+is kept until a pass has processed it. This version contains the reason of the deletion, the node, and the restarts of
+the containers, which count towards the back-off limit. A controller that starts later has no such version, and counts
+the pod as deleted.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ from tf_dist.errors import ClusterError, Forbidden, NotFound
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 _MAX_PODS: Final = 5_000
-# What makes rules for admission. Any of them may be missing: then there is no such rule.
+# The kinds that configure admission. Objects of these kinds are optional.
 ADMISSION_CONFIG_KINDS: Final = (QUEUES, PRIORITY_CLASSES)
 
 
@@ -74,7 +75,7 @@ class DeletedPods:
         if not job or view is None:
             return
         with self._lock:
-            pods = self._pods[job] = self._pods.pop(job, {})  # at the end: the job seen last
+            pods = self._pods[job] = self._pods.pop(job, {})  # move the job to the end
             self._count += view.name not in pods
             pods[view.name] = view
             if self._count > self._most:
@@ -84,7 +85,7 @@ class DeletedPods:
     def of(self, job: str, present: Iterable[Object]) -> tuple[PodView, ...]:
         """The deleted pods of a job (``names.owned_by_key``), except those in ``present``, its pods as just read.
 
-        A pod that left after that is still present in this pass. The next pass finds it here.
+        A pod that is deleted after this read still counts as present in this pass. The next pass finds it here.
         """
         with self._lock:
             gone = [pod for _, pod in sorted(self._pods.get(job, {}).items())]
@@ -106,19 +107,19 @@ class DeletedPods:
 
 
 class JobPods(NamedTuple):
-    """The pods of a job at one moment: existing pods, and the last version of deleted ones."""
+    """The pods of a job at one moment: existing pods, and the last versions of deleted pods."""
 
     present: list[Object]
     gone: tuple[PodView, ...]
 
 
 class InformerSet:
-    """Informers of every kind that a controller needs, within its scope and its rights.
+    """Informers of every kind that a controller needs, within its scope and its permissions.
 
-    ``on_job`` is called with a changed job, ``on_owned`` with a job whose objects have changed, both with the version
-    of the changed object (0: it was deleted, or there is other news for the job); ``on_capacity_freed`` when capacity
-    may have become free. With ``start`` they watch the cluster; without, each ``refresh`` lists everything. Rights are
-    read once: see ``rights_changed``.
+    ``on_job`` is called with a changed job, and ``on_owned`` with a job that owns a changed object. Both get the
+    version of the changed object (0 after a deletion or a change that has no version). ``on_capacity_freed`` is called
+    when capacity may have become free. After ``start``, the informers watch the cluster. Otherwise, each ``refresh``
+    lists everything. Permissions are read once: see ``rights_changed``.
     """
 
     def __init__(
@@ -135,19 +136,20 @@ class InformerSet:
         self.deleted_pods = DeletedPods()
         self.schedulers = IntegrationInformers(context, on_change=lambda ref: on_owned(ref, 0))
         self.followed = False
-        self.sees_nodes = False  # whether all nodes and all pods can be seen: else free capacity is unknown
-        self._unprepared: ClusterError | None = None  # why it is not known how far the rights reach
-        self._informers: Mapping[Resource, Informer] = {}  # none before it is known how far the rights reach
-        # Pods by uid and nodes by name that have changed since admission asked last (None: gone); None: it never has.
+        self.sees_nodes = False  # whether all nodes and pods can be listed: otherwise, free capacity is unknown
+        self._unprepared: ClusterError | None = None  # why the permissions could not be read
+        self._informers: Mapping[Resource, Informer] = {}  # empty until the permissions have been read
+        # Pods by uid and nodes by name that have changed since the last call of ``changes`` (None: deleted).
+        # The tuple is None before the first call.
         self._noted: tuple[dict[str, Object | None], dict[str, Object | None]] | None = None
         self._noting = threading.Lock()
         self._rules = _MemoizedByIdentity(admission_config)
         self._bounds = _MemoizedByIdentity(resource_quotas)
 
-    # Their life
+    # Lifecycle
 
     def prepare(self) -> None:
-        """Read the rights once; ClusterError when that fails."""
+        """Read the permissions once. Raises ClusterError if this fails."""
         if self._informers:
             return
         try:
@@ -159,8 +161,9 @@ class InformerSet:
         self._informers = self._made()
 
     def _may_see_nodes(self) -> bool:
-        """Forbidden is allowed in a namespace. A controller of the cluster must see nodes; otherwise it would
-        overfill them.
+        """Whether all nodes and pods can be listed. Raises Forbidden only in a controller of the cluster.
+
+        Without this permission, such a controller would assign more than the free capacity of nodes.
         """
         for kind in (NODES, PODS):
             try:
@@ -169,12 +172,12 @@ class InformerSet:
                 if self._settings.namespace is None:
                     raise
                 return False
-            except NotFound:  # there are none yet
+            except NotFound:  # the cluster does not serve this kind yet
                 continue
         return True
 
     def rights_changed(self) -> bool:
-        """Whether the rights have changed since the start. The host then restarts its controller."""
+        """Whether the permissions have changed since the start. The host then restarts its controller."""
         if self._settings.namespace is None or not self._informers:
             return False
         try:
@@ -183,7 +186,7 @@ class InformerSet:
             return False
 
     def start(self) -> None:
-        """Follow the cluster in threads, one for each kind."""
+        """Watch the cluster in threads, one for each kind."""
         if not self.followed:
             self.prepare()
             self.followed = True
@@ -200,14 +203,14 @@ class InformerSet:
             informer.stop()
 
     def refresh(self) -> None:
-        """List everything now, unless it is watched; ClusterError."""
+        """List everything now, unless the informers watch the cluster. Raises ClusterError."""
         self.prepare()
         if not self.followed:
             for informer in self._all():
                 informer.refresh()
 
     def relist(self, *, doubted: bool = False) -> None:
-        """List everything again; ``synced`` is False until that is done. ``doubted``: see ``Informer.relist``."""
+        """List everything again. Until then, ``synced`` is False. ``doubted``: see ``Informer.relist``."""
         for informer in self._all():
             informer.relist(doubted=doubted)
 
@@ -248,7 +251,7 @@ class InformerSet:
             index=by_owner,
             leaves=self.deleted_pods.add,
         )
-        # Without the right to see them, or where they are not served, there are none of what is optional.
+        # An optional kind counts as empty if it is not served or may not be listed.
         optional = partial(self._informer, optional=True)
         if volcano:
             target = transforms.command_target
@@ -258,22 +261,22 @@ class InformerSet:
         if self.sees_nodes:
             kinds[NODES] = self._informer(NODES, self._node_changed, transforms.node, None)
         for kind in ADMISSION_CONFIG_KINDS:
-            # That of a namespace may not have the right to see them; that of the cluster must not overlook them.
+            # A controller of a namespace may lack the permission. A controller of the cluster must read these kinds.
             kinds[kind] = self._informer(kind, rule, transforms.whole, None, optional=namespace is not None)
         kinds[RUNTIME_CLASSES] = optional(RUNTIME_CLASSES, rule, transforms.whole, None)
-        # Of a queue of Volcano's the state counts, of a quota what is used.
+        # The status is relevant, too: the state of a Volcano queue, and the usage of a ResourceQuota.
         usage = self._unless(transforms.same_spec_and_status)
         if volcano:
-            # Optional even for the cluster: most clusters do not serve them, and a role may be older than this.
+            # Optional even for the cluster: most clusters do not serve this kind, and an old role may not permit it.
             kinds[VOLCANO_QUEUES] = optional(VOLCANO_QUEUES, usage, transforms.volcano_queue, None)
         kinds[RESOURCE_QUOTAS] = optional(RESOURCE_QUOTAS, usage, transforms.whole, namespace)
         kinds[LIMIT_RANGES] = optional(LIMIT_RANGES, rule, transforms.whole, namespace)
-        # Without them, queues that select by more than the name of a namespace are open to none.
+        # If namespaces cannot be listed, a queue that selects by other labels than the namespace's name selects none.
         kinds[NAMESPACES] = optional(NAMESPACES, self._unless(transforms.same_labels), transforms.namespace, None)
         return kinds
 
     def _unless(self, same: Callable[[Object, Object], bool]) -> Callable[[Object | None, Object | None], None]:
-        """A handler that reports free capacity after every relevant change."""
+        """A handler that reports possibly free capacity, except if ``same`` returns True for both versions."""
 
         def changed(old: Object | None, new: Object | None) -> None:
             if old is None or new is None or not same(old, new):
@@ -310,29 +313,29 @@ class InformerSet:
         )
 
     def _set_back(self, noticed: Resource) -> None:
-        """List all kinds again, because one informer noticed that the server was set back."""
+        """List all kinds again, because one informer has detected that the server was set back."""
         for kind, informer in self._informers.items():
             if kind != noticed:
                 informer.relist(doubted=True)
 
     def _list_pods_since(self, outage: float) -> None:
-        """List the pods before anything is decided about jobs that were listed after an outage.
+        """List the pods before decisions about jobs that were listed after an outage.
 
-        Those of a restored server may be back, and their pods with them, which would be taken for evicted ones.
+        A restored server may bring back a job and its pods. Without this list, these pods would count as evicted.
         """
         pods = self._informers[PODS]
         if pods.listed_at < outage:
             pods.relist()
 
-    # How they are
+    # State
 
     def problems(self) -> list[str]:
-        """Why the caches cannot follow the cluster."""
+        """The errors because of which the caches are not current."""
         found = [f"{one.resource.label}: {one.problem}" for one in self._all() if one.problem is not None]
         return [str(self._unprepared), *found] if self._unprepared is not None else found
 
     def readings(self) -> Iterator[InformerStats]:
-        """The state of each informer, while they follow the cluster."""
+        """The state of each informer, if they watch the cluster."""
         now = self._context.runtime.monotonic()
         for one in self._all() if self.followed else ():
             age, idle = now - one.last_response_at, now - one.last_loop_at
@@ -343,20 +346,20 @@ class InformerSet:
         return [kind for kind in self._settings.job_kinds if kind in self._informers and self._informers[kind].absent]
 
     def refused(self) -> Forbidden | None:
-        """The missing right without which the caches will never be complete."""
+        """The missing permission without which the caches never become complete."""
         found = (self._unprepared, *(informer.problem for informer in self._informers.values()))
         return next((problem for problem in found if isinstance(problem, Forbidden)), None)
 
-    # What they hold
+    # Caches
 
     def jobs(self) -> Iterator[tuple[JobRef, Object]]:
-        """Every job."""
+        """All cached jobs."""
         for kind in self._settings.job_kinds:
             for stored in self._informers[kind].items():
                 yield JobRef.of(kind, stored), stored
 
     def job(self, ref: JobRef) -> Object | None:
-        """One job."""
+        """A cached job; None if it does not exist."""
         informer = self._informers.get(ref.resource)
         return informer.get(ref.namespace, ref.name) if informer else None
 
@@ -365,7 +368,7 @@ class InformerSet:
         return self._informers[PODS].cache.group(names.owned_by_key(namespace, uid))
 
     def pods_with_gone(self, namespace: str, uid: str) -> JobPods:
-        """The pods of a job, and its remembered deleted pods. No pod is missed while it is being removed."""
+        """The pods of a job, and its remembered deleted pods. No pod is missed while the cache removes it."""
         present = self.pods(namespace, uid)
         return JobPods(present, self.deleted_pods.of(names.owned_by_key(namespace, uid), present))
 
@@ -374,14 +377,14 @@ class InformerSet:
         return self._informers[kind].items() if kind in self._informers else []
 
     def unready(self, nodes: Iterable[str]) -> dict[str, UnreadyNode]:
-        """The nodes among these that are not ready or do not exist; none if nodes cannot be listed."""
+        """Those of ``nodes`` that are not ready or do not exist. Empty if nodes cannot be listed."""
         if not self.sees_nodes:
             return {}
         views = {name: unready_node(self._informers[NODES].get(None, name)) for name in set(nodes)}
         return {name: view for name, view in views.items() if view is not None}
 
     def closed(self, nodes: Iterable[str], pod_spec: Document) -> frozenset[str]:
-        """The nodes among these that accept no such pods now; none if nodes cannot be listed."""
+        """Those of ``nodes`` that do not accept such a pod now. Empty if nodes cannot be listed."""
         if not self.sees_nodes:
             return frozenset()
         raw = {name: self._informers[NODES].get(None, name) for name in set(nodes)}
@@ -389,7 +392,7 @@ class InformerSet:
 
     def recovery_timeout(self, queue: str) -> float | None:
         """The recovery timeout of a queue, for jobs that have lost nodes."""
-        # Only those that may be it are read: this is asked in every pass of every job.
+        # Parse only queues that may be the job's, because every pass of every job calls this method.
         eligible = [
             one
             for one in self.rules(QUEUES)
@@ -417,15 +420,15 @@ class InformerSet:
         return {(COMMAND, one["metadata"]["name"]): one for one in found if is_command_to(one, uid)}
 
     def served(self, scheduler: Integration) -> ServedApis | None:
-        """The APIs of another gang scheduler that a job names; None while they are unknown."""
+        """The APIs of another gang scheduler that a job names; None until they are known."""
         priorities = admission_config((), self.rules(PRIORITY_CLASSES)).priorities
         return self.schedulers.served(scheduler, {name: one.value for name, one in priorities.items()})
 
     def refetch(self, ref: JobRef, uid: str) -> None:
-        """Read a job from the server; ClusterError when that fails.
+        """Read a job from the server. Raises ClusterError if this fails.
 
-        A response that is older than the cache shows that the server was set back (a backup was restored), and has
-        since overtaken our watches, so that none of them noticed. Then everything is listed again.
+        If the response is older than the cache, the server was restored from a backup. Its versions have since
+        overtaken those of the watches, so no watch has detected it. Then everything is listed again.
         """
         known = self.job(ref)
         try:
@@ -439,7 +442,7 @@ class InformerSet:
             return
         self.wrote(ref.resource, stored)
 
-    # What the controller did itself
+    # Responses to the controller's writes
 
     def wrote(self, kind: Resource, stored: Object) -> None:
         """Apply the server's response to a write."""
@@ -456,10 +459,10 @@ class InformerSet:
     def _of(self, kind: Resource) -> Informer:
         return self._informers[kind] if kind in self._informers else self.schedulers.informer(kind)
 
-    # What admission decides on
+    # Input of admission
 
     def changes(self, jobs: Mapping[str, AdmissionRequest | None], *, whole: bool) -> AdmissionChanges:
-        """These jobs, nodes and pods that have changed since the last call (``whole``: all), and the configuration."""
+        """``jobs``, the nodes and pods that changed since the last call (``whole``: all), and the configuration."""
         kinds = (*ADMISSION_CONFIG_KINDS, RUNTIME_CLASSES, LIMIT_RANGES, VOLCANO_QUEUES)
         with self._noting:
             noted, self._noted = self._noted, ({}, {})
@@ -479,11 +482,11 @@ class InformerSet:
         )
 
     def labels_of(self, namespace: str) -> Mapping[str, str] | None:
-        """The labels of a namespace; None: unknown."""
+        """The labels of a namespace; None if they are unknown."""
         stored = self._informers[NAMESPACES].get(None, namespace)
         return None if stored is None else stored["metadata"].get("labels") or {}
 
-    # What changed
+    # Handlers of changes
 
     def _job_changed(self, kind: Resource, old: Object | None, new: Object | None) -> None:
         there = new or old
@@ -552,5 +555,5 @@ class _MemoizedByIdentity(Generic[T]):
 
 
 def _version(new: Object | None) -> int:
-    """The version of an added or changed object; 0 for a deleted one."""
+    """The version of an added or changed object; 0 for a deleted object."""
     return 0 if new is None else resource_version_of(new)

@@ -1,4 +1,4 @@
-"""Informers of other gang schedulers' objects. Served kinds are discovered when a job first names a scheduler."""
+"""Informers of other gang schedulers' objects. Their kinds are discovered when a job first names the scheduler."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tf_dist.core.model.context import ApiResource, Integration, ServedApis
 from tf_dist.errors import ClusterError, Forbidden, NotFound
 
 _LOG = logging.getLogger(__name__)
-# Seconds between two looks for a scheduler that was not there: many jobs may ask for it.
+# Seconds between two checks for a missing scheduler: many jobs may name it.
 _DISCOVER_EVERY: Final = 15.0
 
 
@@ -53,7 +53,7 @@ class IntegrationInformers:
     # Lifecycle
 
     def follow(self) -> None:
-        """Follow discovered kinds in threads, one for each kind, until ``end``."""
+        """Watch discovered kinds in threads, one for each kind, until ``end``."""
         with self._lock:
             self._followed = True
             for informer in self.informers():
@@ -64,16 +64,16 @@ class IntegrationInformers:
         return [informer for found in list(self._found.values()) for informer in found.informers.values()]
 
     def end(self) -> None:
-        """Start no further threads. The caller stops those of ``informers``."""
+        """Start no further threads. The caller stops the threads of ``informers``."""
         with self._lock:
             self._ended = True
         for informer in self._retired:
             informer.stop()
 
-    # What they hold
+    # Caches
 
     def served(self, scheduler: Integration, priorities: Mapping[str, int]) -> ServedApis | None:
-        """The current APIs of a scheduler; None while they are unknown. ``priorities``: of PriorityClasses."""
+        """The current APIs of a scheduler; None until they are known. ``priorities``: the values of PriorityClasses."""
         found = self._look(scheduler)
         if found is None or not all(informer.synced() for informer in found.informers.values()):
             return None
@@ -102,17 +102,17 @@ class IntegrationInformers:
         }
 
     def informer(self, kind: Resource) -> Informer:
-        """The informer of a kind in use; KeyError."""
+        """The informer of a kind in use. Raises KeyError for other kinds."""
         return {one.resource: one for one in self.informers()}[kind]
 
     def resource(self, key: str) -> Resource:
-        """The kind of that name (with its group) in the used version; KeyError if it is not used."""
+        """The kind of that name (with its group) in the used version. Raises KeyError if it is not used."""
         return {key: one for found in list(self._found.values()) for key, one in found.informers.items()}[key].resource
 
-    # How they are found
+    # Discovery
 
     def _look(self, scheduler: Integration) -> _ServedIntegration | None:
-        """Discover a scheduler. One thread at a time does so, and the others wait for its result."""
+        """Discover a scheduler. Only one thread at a time sends requests. Other threads wait for its result."""
         with self._lock:
             looking = self._looking.setdefault(scheduler.name, self._context.runtime.lock())
         with looking:
@@ -135,7 +135,7 @@ class IntegrationInformers:
             return detected
 
     def _retire_absent(self, name: str) -> None:
-        """Discard a scheduler whose API was removed or is served in another version. Its objects may still exist."""
+        """Discard a scheduler if its API was removed or has another version. Its objects may still exist."""
         found = self._found.get(name)
         if found is not None and any(informer.absent for informer in found.informers.values()):
             del self._found[name]
@@ -144,7 +144,7 @@ class IntegrationInformers:
             self._retired = [one for one in (*self._retired, *found.informers.values()) if one.alive()]
 
     def _detected(self, scheduler: Integration) -> _ServedIntegration:
-        """The first of the alternatives that is served completely; ClusterError when discovery fails."""
+        """The first of the alternatives that is completely served. Raises ClusterError if discovery fails."""
         missing = ""
         for alternative in scheduler.apis:
             try:
@@ -159,7 +159,7 @@ class IntegrationInformers:
         return _ServedIntegration(missing=missing, at=self._context.monotonic())
 
     def _version(self, api: ApiResource) -> Resource:
-        """The best version that is served; NotFound, Forbidden."""
+        """The best served version. Raises NotFound or Forbidden if no version can be listed."""
         for version in api.versions:
             resource = Resource(api.group, version, api.kind, api.plural, api.namespaced)
             try:
@@ -190,7 +190,7 @@ class IntegrationInformers:
             self._on_change(ref)
 
     def _shared_changed(self, old: Object | None, new: Object | None) -> None:
-        """Wake all jobs, because any may have waited for it. Such objects are few, and rarely change."""
+        """Wake all jobs with objects, because any may wait for it. Shared objects are few, and rarely change."""
         for informer in self.informers():
             for stored in informer.items() if informer.resource.namespaced else ():
                 self._changed(None, stored)

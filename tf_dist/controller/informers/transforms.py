@@ -1,7 +1,7 @@
-"""Informer transforms: the fields that are kept of objects, of which there may be a hundred thousand.
+"""Informer transforms: the fields of objects that caches keep. A cache may contain a hundred thousand objects.
 
-The result is the same for objects of lists, watches and responses to writes. Equal parts of thousands of objects share
-memory.
+The result is the same for objects from lists, watches and responses to writes. Equal parts of thousands of objects
+share memory.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _OWNER: Final = ("apiVersion", "kind", "name", "uid", "controller")
 _POD_STATUS: Final = ("phase", "reason", "message", "startTime")
 _CONTAINER_STATUSES: Final = ("containerStatuses", "initContainerStatuses")
 _CONTAINER_STATUS: Final = ("name", "state", "lastState", "restartCount")
-# Whether it is ready, whether its node has gone silent (its containers are ready, and it is not), why it has no node,
-# whether it lacks only its image, and what took it away; of the others nothing follows.
+# These conditions show whether the pod is ready, whether its node is unreachable (the containers are ready, but the pod
+# is not), why it has no node, whether it only waits for its image, and what disrupted it. No decision reads others.
 _POD_CONDITIONS: Final = frozenset(
     {"Ready", "ContainersReady", "PodScheduled", "PodReadyToStartContainers", "DisruptionTarget"}
 )
 _CONTAINER: Final = ("name", "resources", "restartPolicy")
 _TIMELESS_CONDITION: Final = ("type", "status", "reason", "message")
 _CONDITION: Final = (*_TIMELESS_CONDITION, "lastTransitionTime")
-# Since when a container runs matters only after a restart: so those of thousands of pods are the same.
+# The start time of a container is relevant only after a restart. Without it, thousands of pods share a state.
 _RUNS: Final[Object] = {"running": {}}
 
 
@@ -48,7 +48,7 @@ def pod(stored: Object) -> Object:
         kept["affinity"] = {"podAntiAffinity": {REQUIRED_AFFINITY: shared(apart)}}
     if node := text(kept.pop("nodeName", None)):
         kept["nodeName"] = intern(node)
-    else:  # no scheduler has bound it: which one is to, and the node that it is for
+    else:  # the pod is not bound: keep its scheduler and its assigned node
         if scheduler := text(spec.get("schedulerName")):
             kept["schedulerName"] = intern(scheduler)
         if pinned := required_node(spec):
@@ -77,7 +77,7 @@ def _pod_status(status: Mapping[str, Any]) -> Object:
     for field in _CONTAINER_STATUSES:
         if field in status:
             found = [_container_status(one) for one in mappings(status[field])]
-            # Others have moments in them, of each pod its own.
+            # Other states contain times, which differ between pods.
             runs = all(one.get("state") is _RUNS and "lastState" not in one for one in found)
             kept[field] = shared(found) if runs else found
     return kept
@@ -123,12 +123,12 @@ def node(stored: Object) -> Object:
 
 
 def budget(stored: Object) -> Object:
-    """A disruption budget of a job: how many pods it protects."""
+    """A disruption budget of a job, with the number of pods that it protects."""
     return {**existing(stored), "spec": _part(mapping(stored.get("spec")), ("minAvailable",))}
 
 
 def config_map(stored: Object) -> Object:
-    """A ConfigMap of a job with its data if it has the host files. Others have the job's label only."""
+    """A ConfigMap of a job, with its data if it contains the host files, else reduced to its identity and owner."""
     metadata = stored["metadata"]
     owner = next((one for one in mappings(metadata.get("ownerReferences")) if one.get("controller")), {})
     if not names.owner_key(stored) or metadata["name"] != volcano_plugins.config_map_name(text(owner.get("name"))):
@@ -145,7 +145,7 @@ def existing(stored: Object) -> Object:
 
 
 def job(stored: Object) -> Object:
-    """A job without its managed fields, packed. It is read like any object, and never changed."""
+    """A job without its managed fields, packed. It is read like any other object, and never changed."""
     return cast("Object", StoredDocument(whole(stored)))
 
 
@@ -166,13 +166,13 @@ def command_target(stored: Object) -> str:
 
 
 def volcano_queue(stored: Object) -> Object:
-    """A queue of Volcano without the figures that its scheduler reports; of its status, only the state matters."""
+    """A queue of Volcano without the usage that its scheduler reports. Of its status, only the state is relevant."""
     status = _part(mapping(stored.get("status")), ("state",))
     return {"metadata": _metadata(stored), "spec": mapping(stored.get("spec")), "status": status}
 
 
 def namespace(stored: Object) -> Object:
-    """A namespace with its labels, by which queues select."""
+    """A namespace with its labels, which queues select by."""
     return {"metadata": _metadata(stored)}
 
 
@@ -182,7 +182,7 @@ def same_labels(old: Object, new: Object) -> bool:
 
 
 def same_spec_and_status(old: Object, new: Object) -> bool:
-    """Whether two versions of an object differ in their metadata alone."""
+    """Whether two versions of an object have the same spec and status."""
     return all(old.get(part) == new.get(part) for part in ("spec", "status"))
 
 

@@ -1,1 +1,1 @@
-"""What a controller reports about itself: events, metrics, probes, logs; and the signals it obeys."""
+"""Observability of a controller: metrics, probes and logs."""

@@ -1,7 +1,7 @@
 """HTTP server for probes and metrics: /healthz, /readyz, /metrics.
 
-Clients may be careless or hostile: connections are few, each has a few seconds, and when there are too
-many the oldest one goes, so that the kubelet's probe always gets through.
+Clients may be careless or hostile. Therefore the number of connections and their duration are limited. If there are too
+many connections, the server closes the oldest, so that it always answers the kubelet's probes.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 _TEXT: Final = "text/plain; charset=utf-8"
-# Seconds: far above what a round of the admission loop may take.
+# Seconds: much longer than a cycle of the admission loop may take.
 _LOOP_STUCK_AFTER: Final = 300.0
 
 
 class ProbeResponse(NamedTuple):
-    """What a page says. ``code``: 200, or 503 with the reason in ``body``."""
+    """The response of a page. ``code`` is 200, or 503 with the reason in ``body``."""
 
     code: int
     body: bytes
@@ -32,14 +32,15 @@ class ProbeResponse(NamedTuple):
 
 
 def probe_response(problem: str) -> ProbeResponse:
-    """200 where there is no problem, else 503 that names it."""
+    """The response 200 without a problem, else 503 with the problem."""
     return ProbeResponse(503, f"{problem}\n".encode()) if problem else ProbeResponse(200, b"ok\n")
 
 
 class HealthServer(ConnectionTrackingServer):
-    """Serves ``pages`` (path → what makes its answer) at ``host`` ("": everywhere) and ``port`` (0: any free one).
+    """Serves ``pages`` (functions by path) at ``host`` ("": all addresses) and ``port`` (0: any free port).
 
-    ``most``: connections at a time; ``seconds``: how long one may take. ClusterError when the port is taken.
+    ``most``: the maximum number of connections; ``seconds``: the maximum duration of a connection. Raises ClusterError
+    if the port is in use.
     """
 
     thread_name = "health-call"
@@ -65,14 +66,14 @@ class HealthServer(ConnectionTrackingServer):
             ) from error
 
     def server_bind(self) -> None:
-        """Bind to both families."""
+        """Bind to IPv4 and IPv6."""
         if self.address_family == socket.AF_INET6:
             self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         super().server_bind()
 
 
 class _ProbeHandler(BaseHTTPRequestHandler):
-    """One request, then the connection ends: a probe comes once in ten seconds."""
+    """Handles one request for each connection: the kubelet probes once in ten seconds."""
 
     server: HealthServer
     protocol_version = "HTTP/1.0"
@@ -80,7 +81,7 @@ class _ProbeHandler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        """Answer a probe, without its text after HEAD."""
+        """Answer a request. The response to HEAD has no body."""
         page = self.server.pages.get(self.path.partition("?")[0])
         answer = page() if page else ProbeResponse(404, b"/healthz, /readyz or /metrics\n")
         self.send_response(answer.code)
@@ -93,13 +94,14 @@ class _ProbeHandler(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: probes would fill the log."""
+        """Log nothing, because probes would fill the log."""
 
 
 def stuck_threads(readings: ControllerStats, *, worker: float, informer: float) -> list[str]:
-    """What has stood still for longer than any request takes, so that only a new process helps.
+    """The threads that made no progress for longer than any request takes, so that only a restart helps.
 
-    ``worker``, ``informer``: seconds. A server that does not answer is not a reason: requests end, and are tried again.
+    ``worker`` and ``informer`` are limits in seconds. A server that does not answer makes no thread stuck: requests
+    time out and are retried.
     """
     age = readings.loop_age
     found = [f"the admission loop has completed no cycle for {age:.0f} s"] if age > _LOOP_STUCK_AFTER else []

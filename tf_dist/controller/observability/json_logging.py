@@ -1,4 +1,4 @@
-"""Structured logs: one JSON object a line, with the job it is about in every record."""
+"""Structured logs: one JSON object for each line. It contains the job that the record is about."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tf_dist.core.model.timestamps import format_micro_time
 
 current_job: Final[ContextVar[str]] = ContextVar("current_job", default="")
 _TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(about)s%(message)s"
-# Their every request is our API metric already, and their debug lines hold what must not be logged.
+# tf-dist's API metrics already count their requests, and their debug lines contain data that must not be logged.
 _QUIET_LOGGERS: Final = ("urllib3", "kubernetes")
 
 
 class LogFormat(StrEnum):
-    """How log lines are written."""
+    """The format of log lines."""
 
     JSON = "json"
     TEXT = "text"
@@ -28,7 +28,7 @@ class LogFormat(StrEnum):
 
 @contextmanager
 def job_log_context(job: str) -> Iterator[None]:
-    """All that is logged inside, by any code in this thread, is about ``job`` (``namespace/name``)."""
+    """Mark everything that this thread logs inside as about ``job`` (``namespace/name``)."""
     token = current_job.set(job)
     try:
         yield
@@ -37,13 +37,13 @@ def job_log_context(job: str) -> Iterator[None]:
 
 
 class JobLogFilter(logging.Filter):
-    """Puts the current job into records: ``job``, and ``job_log_context`` for text formats. Lets every record pass.
+    """Adds the current job to records: ``job``, and ``about`` for text formats. The filter accepts all records.
 
-    It belongs on a handler: filters of a logger do not see the records of the loggers below it.
+    Add it to a handler: the filters of a logger do not process the records of its child loggers.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Mark the record; one that names its job itself (``extra={"job": …}``) keeps it."""
+        """Mark the record. A record with its own job (``extra={"job": …}``) keeps it."""
         job = getattr(record, "job", "") or current_job.get()
         record.job = job
         record.about = f"{job}: " if job else ""
@@ -51,7 +51,7 @@ class JobLogFilter(logging.Filter):
 
 
 class JsonFormatter(logging.Formatter):
-    """Records as JSON objects: time (RFC 3339, UTC), level, logger, message, job and exception where there are any."""
+    """Formats records as JSON objects: time (RFC 3339, UTC), level, logger, message and, if any, job and exception."""
 
     def format(self, record: logging.LogRecord) -> str:
         """One line without line breaks."""
@@ -72,7 +72,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure_logging(form: LogFormat, *, level: int = logging.INFO, stream: TextIO | None = None) -> logging.Handler:
-    """Make the root logger write in ``form`` to ``stream`` (standard error); the handler, to take it off again."""
+    """Make the root logger write in ``form`` to ``stream`` (standard error). Returns the handler, for its removal."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.addFilter(JobLogFilter())
     handler.setFormatter(JsonFormatter() if form is LogFormat.JSON else logging.Formatter(_TEXT))

@@ -1,6 +1,6 @@
-"""Metrics of a controller: the table of what is counted when it happens, and the statistics that each scrape reads.
+"""Metrics of a controller: the table of metrics that are recorded at each event, and statistics that each scrape reads.
 
-``prometheus_metrics`` turns both into Prometheus metrics. Statistics are never out of date: nothing has to be reset
+``prometheus_metrics`` exposes both as Prometheus metrics. Statistics are never out of date: nothing has to be reset
 when a job is deleted or the Lease is lost.
 """
 
@@ -15,7 +15,7 @@ from tf_dist.cluster.api import Resource
 from tf_dist.core.model.gang_queue import DEFAULT_QUEUE
 from tf_dist.core.model.usage import Usage
 
-# Queues that have series of their own; users may name any, so all that do not exist share one.
+# The maximum number of queues with their own series. Jobs may name any queue, so all other queues share a series.
 MAX_QUEUES: Final = 200
 OTHER_QUEUES: Final = "other"
 _RECONCILE_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -26,13 +26,13 @@ _ADMISSION_WAIT_BUCKETS: Final = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14
 class Instrument(NamedTuple):
     """How a metric is exposed."""
 
-    text: str  # its meaning for users
-    labels: tuple[str, ...] = ()  # the names of its labels
-    buckets: tuple[float, ...] = ()  # of a histogram; a counter has none
+    text: str  # the meaning for users
+    labels: tuple[str, ...] = ()  # the names of the labels
+    buckets: tuple[float, ...] = ()  # the buckets of a histogram; empty for a counter
 
 
 class Metric(Enum):
-    """What is counted. The name of a metric is that of its member in lower case, after ``tf_dist_``."""
+    """All recorded metrics. The name of a metric is ``tf_dist_`` and its member's name in lower case."""
 
     WORKQUEUE_QUEUE_DURATION_SECONDS = Instrument(
         "Seconds that jobs waited in the work queue.", buckets=_REQUEST_BUCKETS
@@ -66,7 +66,7 @@ class Metric(Enum):
 
 
 class MetricsRecorder:
-    """Counts nothing: the base class of what does. Called from any thread, often: methods must not block or raise."""
+    """The base class of recorders, which counts nothing. Any thread calls its methods: they must not block or raise."""
 
     def record(self, metric: Metric, *labels: str, value: float = 1.0) -> None:
         """Add ``value`` to a counter, or observe it in a histogram."""
@@ -75,7 +75,7 @@ class MetricsRecorder:
         """Read the statistics of a controller at each scrape."""
 
     def used(self, queue: str, before: Usage, after: Usage) -> None:
-        """Count by how much the usage of a job in a queue ("": in none) grew."""
+        """Count the growth of the usage of a job in a queue ("": in no queue)."""
         for metric, was, now in (
             (Metric.GPU_SECONDS, before.gpus, after.gpus),
             (Metric.REPLICA_SECONDS, before.replicas, after.replicas),
@@ -85,43 +85,43 @@ class MetricsRecorder:
                     self.record(metric, queue, use, value=seconds)
 
     def called(self, verb: str, resource: str, code: int, seconds: float) -> None:
-        """Count a request to the API server: Kubernetes' verb, the plural, the HTTP status (0: no answer), its time."""
+        """Count a request to the API server: the verb, the plural, the HTTP status (0: no answer) and the duration."""
         self.record(Metric.API_CALLS, verb, resource, str(code))
         self.record(Metric.API_CALL_SECONDS, verb, value=seconds)
 
     def heartbeat(self, ok: bool) -> None:
-        """Count a renewal of a Lease, or a failed one."""
+        """Count a successful or failed renewal of a Lease."""
         self.record(Metric.HEARTBEATS, "ok" if ok else "failed")
 
     def leading(self, lease: str, leads: bool) -> None:
-        """Record whether this process leads by a Lease (``namespace/name``) from now on."""
+        """Record whether this process holds a Lease (``namespace/name``) from now on."""
 
 
 @dataclass(frozen=True, slots=True)
 class InformerStats:
-    """One informer."""
+    """The statistics of an informer."""
 
     resource: str
     age: float  # seconds since the server's last response or event
-    idle: float  # seconds since the last round of its thread
-    dead: bool  # whether its thread has ended by itself
-    lists: int  # how often it has listed everything
+    idle: float  # seconds since the last cycle of its thread
+    dead: bool  # whether its thread has ended unexpectedly
+    lists: int  # the number of complete lists
 
 
 @dataclass(frozen=True, slots=True)
 class WorkQueueStats:
-    """The work queue and its workers."""
+    """The statistics of the work queue and its workers."""
 
     depth: int = 0  # jobs that wait for a worker
     adds: int = 0
     retries: int = 0
-    running: Mapping[str, float] = field(default_factory=dict)  # busy workers: job and seconds
+    running: Mapping[str, float] = field(default_factory=dict)  # the job of each busy worker, and its seconds so far
     workers: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class QueueStats:
-    """The gangs of a queue: those that wait for admission, and those that are admitted."""
+    """The numbers of gangs of a queue that wait for admission, and that are admitted."""
 
     pending: int = 0
     admitted: int = 0
@@ -129,17 +129,17 @@ class QueueStats:
 
 @dataclass(frozen=True, slots=True)
 class ControllerStats:
-    """One controller. Jobs and gangs are those that it leads now."""
+    """The statistics of a controller. They include only jobs and gangs that it leads now."""
 
     work: WorkQueueStats
     informers: tuple[InformerStats, ...] = ()
     jobs: Mapping[str, int] = field(default_factory=dict)  # by phase
     gangs: Mapping[str, QueueStats] = field(default_factory=dict)  # by queue
-    loop_age: float = 0.0  # seconds since the admission loop began its last round
+    loop_age: float = 0.0  # seconds since the admission loop began its last cycle
 
 
 def gangs_by_queue(jobs: Mapping[JobMetricsKey, int], queues: Iterable[str]) -> dict[str, QueueStats]:
-    """The gangs of each queue that there is ("": jobs without one, where there is no default queue)."""
+    """The gangs of each existing queue ("": jobs that name no queue if no default queue exists)."""
     there = sorted(set(queues))[:MAX_QUEUES]
     found = {name: QueueStats() for name in there}
     for one, number in jobs.items():
@@ -153,10 +153,10 @@ def gangs_by_queue(jobs: Mapping[JobMetricsKey, int], queues: Iterable[str]) -> 
 
 
 class JobMetricsKey(NamedTuple):
-    """What metrics distinguish about a job. Jobs with the same key are counted together."""
+    """The properties of a job that metrics distinguish. Jobs with the same key are counted together."""
 
     resource: Resource
     phase: str
-    queue: str | None  # the queue that it names; None: it is over or cannot be read, so it is not a gang of any queue
+    queue: str | None  # the queue that the job names; None if the job has finished or cannot be read
     waits: bool
     admitted: bool

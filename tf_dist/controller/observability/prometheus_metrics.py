@@ -1,7 +1,7 @@
-"""Prometheus metrics of a controller. Their meaning for users: docs/metrics.md.
+"""Prometheus metrics of a controller. docs/metrics.md describes them for users.
 
-Names and units follow Prometheus' conventions; no label has a job's name among its values, which would make a series
-per job.
+Names and units follow Prometheus' conventions. No label contains a job's name, because each job would then have its own
+series.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class StatsCollector(Collector):
-    """Asks its ``sources`` at each scrape. What a process does not lead has no series there."""
+    """Reads its ``sources`` at each scrape. Jobs that this process does not lead have no series."""
 
     def __init__(self) -> None:
         self.sources: list[Callable[[], ControllerStats]] = []
 
     def collect(self) -> Iterator[MetricFamily]:
-        """One family after another."""
+        """The families of metrics, from the current statistics."""
         read = [source() for source in self.sources]
         work = [one.work for one in read]
         running = [seconds for one in work for seconds in one.running.values()]
@@ -68,14 +68,14 @@ class StatsCollector(Collector):
         yield _gauge(
             "informer_age_seconds",
             "Seconds since the last answer or event of the API server, by kind.",
-            {one.resource: one.age for one in informers},  # the oldest of a kind is the last
+            {one.resource: one.age for one in informers},  # the oldest informer of a kind comes last
             label="resource",
         )
         lists = _totals({one.resource: one.lists} for one in informers)
         yield _counter("informer_lists", "Complete lists of a kind.", lists, label="resource")
 
     def describe(self) -> Iterable[MetricFamily]:
-        """Nothing: else registering would ask the sources."""
+        """No families, because otherwise the registration would read the sources."""
         return ()
 
 
@@ -95,7 +95,7 @@ def _counter(name: str, text: str, value: float | Mapping[str, float], label: st
 
 
 def _with_samples(family: GaugeMetricFamily | CounterMetricFamily, value: float | Mapping[str, float]) -> MetricFamily:
-    """The family with one value, or with a value for each value of its label."""
+    """The family with a single value, or with a value for each value of its label."""
     if not isinstance(value, Mapping):
         family.add_metric([], value)
         return family
@@ -105,7 +105,7 @@ def _with_samples(family: GaugeMetricFamily | CounterMetricFamily, value: float 
 
 
 class PrometheusRecorder(MetricsRecorder):
-    """Counts into a registry of its own, so that several may live in one process. ``clock``: epoch seconds."""
+    """Counts into its own registry, so that a process can have several. ``clock``: epoch seconds."""
 
     def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
@@ -131,11 +131,11 @@ class PrometheusRecorder(MetricsRecorder):
         ProcessCollector(registry=own)
 
     def exposition(self) -> bytes:
-        """Everything counted so far, in Prometheus' text format (``CONTENT_TYPE``)."""
+        """All metrics in Prometheus' text format (``CONTENT_TYPE``)."""
         return generate_latest(self.registry)
 
     def record(self, metric: Metric, *labels: str, value: float = 1.0) -> None:
-        """Count into the registry."""
+        """Count or observe in the registry."""
         counted = self._counted[metric]
         counted = counted.labels(*labels) if labels else counted
         if isinstance(counted, Counter):
@@ -144,22 +144,22 @@ class PrometheusRecorder(MetricsRecorder):
             counted.observe(value)
 
     def attach(self, source: Callable[[], ControllerStats]) -> None:
-        """Ask a controller for its statistics whenever this is read."""
+        """Read the statistics of a controller at each scrape."""
         self._sampled.sources.append(source)
 
     def used(self, queue: str, before: Usage, after: Usage) -> None:
-        """Count what a job used; users may name any queue, so not every name has a series."""
+        """Count the usage of a job. Jobs may name any queue, so only a limited number of names has its own series."""
         if queue not in self._queues:
             queue = queue if len(self._queues) < MAX_QUEUES else OTHER_QUEUES
             self._queues.add(queue)
         super().used(queue, before, after)
 
     def heartbeat(self, ok: bool) -> None:
-        """Count a renewal, and remember the time of one that succeeded."""
+        """Count a renewal, and store the time of a successful renewal."""
         super().heartbeat(ok)
         if ok:
             self._last_heartbeat.set(self._clock())
 
     def leading(self, lease: str, leads: bool) -> None:
-        """Remember which Leases are held."""
+        """Store which Leases are held."""
         (self._held.add if leads else self._held.discard)(lease)
