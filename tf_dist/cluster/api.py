@@ -1,6 +1,6 @@
-"""The Cluster protocol: nine verbs over plain dicts, and the resources they are about.
+"""The Cluster protocol: nine verbs over plain dicts, and the resources of tf-dist.
 
-Objects are dicts in the Kubernetes wire form. A verb raises only ``tf_dist.errors.ClusterError`` and its children.
+Objects are dicts in the Kubernetes wire form. A verb raises only ``tf_dist.errors.ClusterError`` and its subclasses.
 Never change a dict that a verb returned: copy it first (implementations share memory where they can).
 """
 
@@ -20,7 +20,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A kind of object and where the API serves it."""
+    """A kind of object and its location in the API."""
 
     group: str
     version: str
@@ -70,7 +70,7 @@ LIMIT_RANGES = Resource("", "v1", "LimitRange", "limitranges")
 RUNTIME_CLASSES = Resource("node.k8s.io", "v1", "RuntimeClass", "runtimeclasses", namespaced=False)
 QUEUES = Resource("tf-dist.dev", "v1alpha1", "Queue", "queues", namespaced=False)
 
-TERMINAL_PHASES = ("Succeeded", "Failed")  # of a pod; a tuple, since a stored phase may be of any type
+TERMINAL_PHASES = ("Succeeded", "Failed")  # of a pod; a tuple, because a stored phase may be unhashable
 
 
 def has_ended(pod: Object) -> bool:
@@ -104,7 +104,7 @@ def new_event(
 
 
 class PatchType(StrEnum):
-    """How a patch body is read; the value is its content type."""
+    """The format of a patch body; the value is the content type."""
 
     MERGE = "application/merge-patch+json"
     STRATEGIC = "application/strategic-merge-patch+json"
@@ -113,7 +113,7 @@ class PatchType(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogOptions:
-    """Which lines of a container's log, and how: Kubernetes' PodLogOptions.
+    """The lines of a container's log to read, and their form: Kubernetes' PodLogOptions.
 
     ``container`` "": the only container. ``tail``: the number of last lines. ``since_seconds`` or ``since_time`` (RFC
     3339): the oldest line. ``follow``: read until the container ends. ``previous``: the log of the instance before the
@@ -164,7 +164,7 @@ class Stream(Iterator[T_co], ABC):
 
 
 class Cluster(Protocol):
-    """What tf-dist needs of a cluster, real or embedded. Selectors are strings in kubectl's syntax."""
+    """The operations that tf-dist needs from a cluster, real or embedded. Selectors are strings in kubectl's syntax."""
 
     def list(
         self,
@@ -176,7 +176,7 @@ class Cluster(Protocol):
         limit: int = 0,
         continue_: str = "",
     ) -> ObjectList:
-        """All objects (or one page of at most ``limit``) of a namespace, or of all of them (None)."""
+        """All objects (or one page of at most ``limit``) of a namespace, or of all namespaces (None)."""
 
     def get(self, resource: Resource, namespace: str | None, name: str) -> Object:
         """One object; NotFound."""
@@ -211,7 +211,7 @@ class Cluster(Protocol):
         grace_period: int | None = None,
         propagation: str = "Background",
     ) -> None:
-        """Request deletion. ``uid`` fences it: Conflict if another object now has the name. NotFound."""
+        """Request deletion. ``uid`` is a precondition: Conflict if another object now has the name. NotFound."""
 
     def watch(
         self,
@@ -240,7 +240,7 @@ class Cluster(Protocol):
 
 
 class PodReader(Protocol):
-    """The part of a ``Cluster`` that logs are read through."""
+    """The part of a ``Cluster`` that is needed to read logs."""
 
     def get(self, resource: Resource, namespace: str | None, name: str) -> Object:
         """See ``Cluster``."""

@@ -1,4 +1,4 @@
-"""API errors: the ways an API server refuses a request, its Status objects to and from our error tree, RBAC hints."""
+"""API errors: the refusals of an API server, conversion between Status objects and our errors, RBAC hints."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tf_dist.errors import AlreadyExists, ClusterError, Forbidden, NotFound, Pro
 
 
 class RequestInfo(NamedTuple):
-    """A verb on a kind, for messages and metrics. ``namespace``: "" for all of them, or for a kind that has none."""
+    """A verb on a kind, for messages and metrics. ``namespace``: "" for all, or for a cluster-scoped kind."""
 
     verb: str
     resource: Resource
@@ -26,7 +26,7 @@ class RequestInfo(NamedTuple):
 
     @property
     def granted(self) -> str:
-        """The kind as ``kubectl create role --resource`` takes it: ``tfjobs.kubeflow.org/status``."""
+        """The kind in the form of ``kubectl create role --resource``: ``tfjobs.kubeflow.org/status``."""
         group = f".{self.resource.group}" if self.resource.group else ""
         return f"{self.resource.plural}{group}{'/' if self.subresource else ''}{self.subresource}"
 
@@ -92,7 +92,7 @@ class UnsupportedMediaType(Rejected):
 
 
 class Invalid(Rejected):
-    """The object breaks rules (422); ``problems`` names every one of them by its field."""
+    """The object is invalid (422); ``problems`` lists every violation with its field."""
 
     def __init__(self, subject: str, problems: Iterable[Problem], *, message: str = "") -> None:
         self.subject = subject
@@ -117,13 +117,13 @@ _RULES_OF_THE_CLUSTER: Final = ("admission webhook", "ValidatingAdmissionPolicy"
 
 
 def invalid_message(subject: str, problems: tuple[Problem, ...]) -> str:
-    """The sentence of an API server: ``Pod "x" is invalid: spec.a: Required value``."""
+    """The message in the form of an API server: ``Pod "x" is invalid: spec.a: Required value``."""
     texts = [str(problem) for problem in problems]
     joined = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
     return f"{subject} is invalid: {joined}"
 
 
-# What the API server's authorizer writes; other refusals of code 403 are those of admission, which no grant mends.
+# The message of the API server's authorizer. Other responses with code 403 are from admission, and no grant helps.
 _AUTHORIZER: Final = re.compile(r'User "(?P<user>[^"]*)" cannot ')
 _ACCOUNT: Final = "system:serviceaccount:"
 _ANONYMOUS: Final = "system:anonymous"
@@ -131,7 +131,7 @@ _ALL: Final = "tf-dist install prints roles with every right that tf-dist needs"
 
 
 def is_admission_denial(message: str) -> bool:
-    """Whether admission refuses the object, rather than RBAC the request."""
+    """Whether admission refused the object; otherwise RBAC refused the request."""
     return _AUTHORIZER.search(message) is None and "forbidden:" in message
 
 
@@ -160,7 +160,7 @@ def _subject(user: str) -> str:
     return f"--user={user}" if user else "--user=YOU"
 
 
-# Seconds to wait that a server is believed to mean: an informer that slept for a day would miss the end of its trouble.
+# The longest Retry-After that is respected, in seconds. An informer that waits for a day would not notice a recovery.
 MAX_RETRY_AFTER: Final = 300.0
 
 _REASONS: tuple[tuple[type[ClusterError], str], ...] = (
@@ -195,7 +195,7 @@ _REJECTED: Mapping[int, type[errors.Rejected]] = {
 
 
 def status_from_error(error: ClusterError, **details: str) -> Object:
-    """The Status of an error; ``details`` are the name, group and kind it is about."""
+    """The Status of an error; ``details`` are the name, group and kind of the object."""
     code = error.code or 500
     shown: Object = {key: value for key, value in details.items() if value}
     if isinstance(error, Invalid):
@@ -224,7 +224,7 @@ def _cause(problem: Problem) -> Object:
 
 
 def error_from_status(code: int, status: Any, *, asked: RequestInfo, retry_after: str = "") -> ClusterError:
-    """The error of a response, from its HTTP code and its body, if that is a Status."""
+    """The error of a response, from its HTTP code and, if the body is a Status, from the body."""
     body: Mapping[str, Any] = status if isinstance(status, Mapping) else {}
     message = str(body.get("message") or f"the server answered {code}")
     if code in (401, 403):
@@ -264,7 +264,7 @@ def _forbidden(code: int, message: str, asked: RequestInfo) -> errors.Forbidden:
 
 
 def _not_found(message: str, asked: RequestInfo) -> errors.NotFound:
-    # An absent object is named; for an absent kind the server has these two sentences.
+    # For a missing object, the message names it. For a kind that is not served, it is one of these two.
     if message.startswith("404 page not found") or "could not find the requested resource" in message:
         what = f"the cluster does not serve {asked.resource.plural} of {asked.resource.api_version}"
         return NotServed(f"{asked}: {what}")

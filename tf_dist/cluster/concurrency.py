@@ -28,7 +28,7 @@ class ThreadRuntime:
         return time.monotonic()
 
     def uniform(self, low: float, high: float) -> float:
-        """A random number between two, for jitter."""
+        """A random number between ``low`` and ``high``, for jitter."""
         return random.uniform(low, high)
 
     def thread(self, run: Callable[[], object], name: str) -> threading.Thread:
@@ -75,24 +75,25 @@ class Service(ABC):
 
 
 class SignalSafeQueue(Generic[T]):
-    """A queue with one reader, whose ``put`` may be called in a signal handler.
+    """A queue with one reader. Signal handlers may call ``put``.
 
-    For this the standard library has ``queue.SimpleQueue``. Before Python 3.13 its ``get`` may wait for ever: it treats
-    a timeout that expires at the wrong moment (a few microseconds are left, a signal comes) as none.
+    ``queue.SimpleQueue`` of the standard library has the same purpose. Before Python 3.13, however, its ``get`` may
+    wait forever: if a signal arrives a few microseconds before the timeout expires, ``get`` continues without a
+    timeout.
     """
 
     def __init__(self) -> None:
         self._items = deque[T]()
-        self._empty = threading.Lock()  # held: nothing was added since the reader last looked
+        self._empty = threading.Lock()  # held: nothing was added since the reader's last check
 
     def put(self, item: T) -> None:
         """Add an item."""
         self._items.append(item)
-        with suppress(RuntimeError):  # it is not held
+        with suppress(RuntimeError):  # the lock is not held
             self._empty.release()
 
     def empty(self) -> bool:
-        """Whether nothing waits to be taken."""
+        """Whether the queue is empty."""
         return not self._items
 
     def get(self, timeout: float | None = None) -> T:
@@ -101,7 +102,7 @@ class SignalSafeQueue(Generic[T]):
         while True:
             with suppress(IndexError):
                 return self._items.popleft()
-            # No longer than a thread can wait at once (292 years); infinity is a timeout, too.
+            # A thread can wait for at most 292 years at once, and infinity is a valid timeout.
             left = -1 if ends is None else min(max(0.0, ends - time.monotonic()), threading.TIMEOUT_MAX)
             if not self._empty.acquire(timeout=left):
                 raise Empty
@@ -159,7 +160,7 @@ class SlowStart:
 
         for _ in range(1, len(tasks)):
             self._pool.submit(copy_context().run, work)
-        # Other work may hold all threads of the pool: then the caller does all of it.
+        # If other work occupies all threads of the pool, the caller runs all tasks.
         work()
         with over:
             over.wait_for(lambda: left == 0)

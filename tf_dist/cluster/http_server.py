@@ -1,9 +1,9 @@
 """The threaded HTTP server under the API server and the controller's health endpoints.
 
 A connection *waits* while the server waits for the client: for a handshake, the head of a request, or the next request.
-Waiting has a deadline. When there are too many connections, a new one replaces the connection that has waited longest:
-first those that are not *trusted* yet, then idle ones. A connection that is being served is never closed. A *stream*
-that is written to a connection ends when its client disconnects, even if the stream is silent.
+Waiting has a deadline. At the limit of connections, a new connection replaces the connection that has waited longest.
+Connections that are not *trusted* yet are replaced before idle connections. A connection that is being served is never
+closed. A *stream* that is written to a connection ends when its client disconnects, even if the stream is silent.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any, ClassVar, Final
 
 _LOG = logging.getLogger(__name__)
-_JOIN_TIMEOUT: Final = 30.0  # seconds for a thread whose connection was broken; on a busy machine it may take some
-_POLL: Final = 0.05  # seconds between two looks whether to stop
-_STREAM_POLL: Final = 0.25  # seconds between two looks whether the clients of streams are there
+_JOIN_TIMEOUT: Final = 30.0  # seconds to wait for a thread whose connection was shut down
+_POLL: Final = 0.05  # seconds between checks whether to stop
+_STREAM_POLL: Final = 0.25  # seconds between checks whether the clients of streams are connected
 _NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
 
 
@@ -36,7 +36,7 @@ class ConnectionLimits:
 
 @dataclass(slots=True)
 class _Connection:
-    """``deadline``: when waiting for the client ends (monotonic); None while it is served."""
+    """``deadline``: when waiting for the client ends (monotonic); None while the connection is being served."""
 
     deadline: float | None
     trusted: bool = False
@@ -45,7 +45,7 @@ class _Connection:
 class ConnectionTrackingServer(HTTPServer):
     """A server with a thread for each connection.
 
-    Both are tracked until they end; the thread ends last.
+    Connections and threads are tracked until they end. The thread ends after its connection.
     """
 
     allow_reuse_address = True
@@ -95,7 +95,7 @@ class ConnectionTrackingServer(HTTPServer):
         with self._lock:
             return len(self._open)
 
-    # What handlers say of their connections
+    # The state of connections, set by handlers
 
     def serving(self, sock: socket.socket) -> None:
         """Mark the connection as authenticated and being served: no deadline applies."""
@@ -107,7 +107,7 @@ class ConnectionTrackingServer(HTTPServer):
 
     def _note(self, sock: socket.socket, deadline: float | None, *, trusted: bool) -> None:
         with self._lock:
-            # Taken out and put back: the one that has waited longest comes first.
+            # Removed and added again, so that the connection that has waited longest comes first.
             if (connection := self._open.pop(sock, None)) is not None:
                 connection.deadline, connection.trusted = deadline, trusted
                 self._open[sock] = connection
@@ -130,14 +130,14 @@ class ConnectionTrackingServer(HTTPServer):
     # Connections
 
     def get_request(self) -> tuple[socket.socket, Any]:
-        """Accept a connection; when descriptors run out, a waiting one is closed first."""
+        """Accept a connection. If descriptors run out, close a waiting connection and raise: the server retries."""
         try:
             return super().get_request()
         except OSError as error:
             if error.errno in _NO_DESCRIPTORS:
                 with self._lock:
                     self._make_room()
-                self._pause.wait(0.05)  # until it is closed; without this accepting would spin
+                self._pause.wait(0.05)  # until it is closed; without the pause, accepting would spin
             raise
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -150,7 +150,7 @@ class ConnectionTrackingServer(HTTPServer):
                 self.shutdown_request(request)
                 return
             self._open[request] = _Connection(time.monotonic() + self.limits.seconds)
-            # Only here, where they come one by one: a thread that has let go of its connection is not dead yet.
+            # Ended threads are removed only here: a thread that has released its connection still runs for a moment.
             self._serving = {one for one in self._serving if one.is_alive()} | {thread}
         try:
             thread.start()
@@ -165,7 +165,7 @@ class ConnectionTrackingServer(HTTPServer):
         return True
 
     def _make_room(self) -> bool:
-        """Close the longest waiting connection, untrusted ones first; False when none waits."""
+        """Close the connection that has waited longest, untrusted connections first; False when none waits."""
         waiting = [sock for sock, connection in self._open.items() if connection.deadline is not None]
         if not waiting:
             return False
@@ -189,7 +189,7 @@ class ConnectionTrackingServer(HTTPServer):
             self._end_abandoned_streams()
 
     def _end_abandoned_streams(self) -> None:
-        # Asked with the lock: what comes after a stream has ended is the next request of its connection.
+        # Checked under the lock: data that arrives after the end of a stream is the next request of the connection.
         with self._lock:
             abandoned = [close for sock, close in self._streams.items() if _readable(sock)]
         for close in abandoned:
@@ -203,7 +203,7 @@ class ConnectionTrackingServer(HTTPServer):
         try:
             self.finish_request(request, client_address)
         except OSError:
-            pass  # a connection that breaks is the client's business
+            pass  # a broken connection is not an error of the server
         except Exception:
             _LOG.exception("failed to serve connection")
         finally:
@@ -230,15 +230,13 @@ class ConnectionTrackingServer(HTTPServer):
 
 
 def abort_connection(sock: socket.socket) -> None:
-    """Shut a connection down while another thread uses it: without TLS's close_notify, which would disturb
-    that thread.
-    """
+    """Shut down a connection that another thread uses, without TLS's close_notify, which would disturb that thread."""
     with suppress(OSError):
         socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
 def _readable(sock: socket.socket) -> bool:
-    """Whether the socket has an end, an error or unexpected data, without consuming it."""
+    """Whether the socket has reached its end, or has an error or unexpected data. Consumes no data."""
     try:
         sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
     except (BlockingIOError, InterruptedError):

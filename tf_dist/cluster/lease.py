@@ -1,4 +1,4 @@
-"""Leases as values: where they are, what a stored Lease says, what is written into it, how long it was unchanged."""
+"""Leases as values: their names, their contents, the next write, and for how long a Lease has been unchanged."""
 
 from __future__ import annotations
 
@@ -19,39 +19,39 @@ from tf_dist.core.model.timestamps import format_micro_time, parse_time
 LEASE_DURATION: Final = 15.0
 RENEW_INTERVAL: Final = 5.0
 LEASE_REQUEST_TIMEOUT: Final = 5.0
-"""Seconds that a request about a Lease may take: one that hangs longer would cost the Lease."""
-# Seconds: no Lease of ours holds longer; one that says so was written by somebody else.
+"""The timeout of a request about a Lease, in seconds. A request that hangs longer would cost the holder its Lease."""
+# Seconds. No Lease of tf-dist lasts longer: a longer duration was written by another program.
 _MAX_DURATION: Final = 86_400
 
 CONTROLLER_NAME: Final = "tf-dist-controller"
 _LEASE_NAMES: Final = {TFJOBS.kind: CONTROLLER_NAME, VOLCANO_JOBS.kind: f"{CONTROLLER_NAME}-volcano"}
 LEASE_LABELS: Final[Mapping[str, str]] = {names.LEADER: "controller"}
-"""Labels of every Lease by which a controller leads."""
+"""Labels of every Lease for the leader election of controllers."""
 
 SYSTEM_NAMESPACE_VARIABLE: Final = "TF_DIST_SYSTEM_NAMESPACE"
 
-# Seconds that go on while the machine sleeps: on Linux time.monotonic stops then, and a laptop that wakes up would be
-# sure of a Lease that it lost hours ago. (CLOCK_MONOTONIC is the one that goes on on macOS.)
+# A clock that runs while the machine sleeps. On Linux, time.monotonic stops during sleep, and a laptop that wakes up
+# would still count on a Lease that it lost hours ago. On macOS, CLOCK_MONOTONIC runs during sleep.
 _CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
 
 
 def boottime() -> float:
-    """Seconds that only go forward, also while the machine sleeps or this process is stopped."""
+    """Seconds of a monotonic clock that also runs while the machine sleeps or this process is stopped."""
     return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)
 
 
 def system_namespace(environ: Mapping[str, str] = os.environ) -> str:
-    """Where the Lease of the cluster's controller is: what $TF_DIST_SYSTEM_NAMESPACE says, else the default."""
+    """The namespace of the cluster-wide controller's Lease: $TF_DIST_SYSTEM_NAMESPACE, else the default."""
     return environ.get(SYSTEM_NAMESPACE_VARIABLE) or names.SYSTEM_NAMESPACE
 
 
 def unique_identity() -> str:
-    """A unique name for this process: its machine, and a random part."""
+    """A unique name for this process: the name of its machine, and a random part."""
     return f"{socket.gethostname()}_{uuid.uuid4()}"
 
 
 class LeaseRef(NamedTuple):
-    """Where a Lease is."""
+    """The namespace and name of a Lease."""
 
     namespace: str
     name: str
@@ -67,11 +67,11 @@ def leader_lease(kind: Resource, namespace: str | None, system: str = names.SYST
 
 @dataclass(frozen=True, slots=True)
 class LeaseRecord:
-    """What a stored Lease says, whoever wrote it."""
+    """The content of a stored Lease, whichever program wrote it."""
 
     holder: str  # "": none
-    duration: float  # seconds that it holds unrenewed
-    renewed: float | None  # when it was renewed last: epoch seconds by its holder's clock
+    duration: float  # seconds for which the Lease is valid without a renewal
+    renewed: float | None  # the last renewal: epoch seconds of the holder's clock
 
     @classmethod
     def of(cls, stored: Object) -> LeaseRecord:
@@ -83,13 +83,13 @@ class LeaseRecord:
 
 
 def new_lease(ref: LeaseRef, identity: str, duration: float, now: float) -> Object:
-    """A Lease that ``identity`` creates for itself. ``now``: epoch seconds, shown to people and never compared."""
+    """A Lease that ``identity`` creates for itself. ``now``: epoch seconds, shown to users, never compared."""
     metadata = {"namespace": ref.namespace, "name": ref.name, "labels": dict(LEASE_LABELS)}
     return {"metadata": metadata, "spec": {**_held_by(identity, duration, now), "leaseTransitions": 0}}
 
 
 def acquired_lease(stored: Object, identity: str, duration: float, now: float) -> Object:
-    """The Lease as ``identity`` takes it over."""
+    """The Lease after ``identity`` has taken it over."""
     spec = mapping(stored.get("spec"))
     transitions = (number(spec.get("leaseTransitions")) or 0) + 1
     held = {**spec, **_held_by(identity, duration, now), "leaseTransitions": transitions}
@@ -98,13 +98,13 @@ def acquired_lease(stored: Object, identity: str, duration: float, now: float) -
 
 
 def renewed_lease(stored: Object, duration: float, now: float) -> Object:
-    """The Lease as its holder renews it."""
+    """The Lease after its holder has renewed it."""
     times = {"leaseDurationSeconds": _seconds(duration), "renewTime": format_micro_time(now)}
     return {**stored, "spec": {**stored["spec"], **times}}
 
 
 def released_lease(stored: Object, now: float) -> Object:
-    """The Lease as its holder gives it back: the next may take it at once."""
+    """The Lease after its holder has released it: a candidate may take it at once."""
     return {**stored, "spec": {**stored["spec"], "holderIdentity": "", "renewTime": format_micro_time(now)}}
 
 
@@ -115,15 +115,16 @@ def _held_by(identity: str, duration: float, now: float) -> Object:
 
 
 def _seconds(duration: float) -> int:
-    """Whole seconds, never fewer than the holder counts on."""
+    """The duration in whole seconds, rounded up."""
     return max(1, math.ceil(duration))
 
 
 class LeaseObservation:
-    """For how long a Lease has looked the same to us, in seconds of our monotonic clock.
+    """Measures for how long a Lease has been unchanged, in seconds of our monotonic clock.
 
-    No two clocks are ever compared: only what lies between two looks counts, from the answer of the first. An etcd that
-    was restored gives the same versions again, so who holds it, and since when, has to be the same, too.
+    Clocks of different machines are never compared: only the time between two observations counts, from the response of
+    the first. A restored etcd reuses resource versions, so the holder and the time of the renewal must be the same,
+    too.
     """
 
     def __init__(self) -> None:
@@ -131,12 +132,12 @@ class LeaseObservation:
         self._since = math.inf
 
     def note(self, stored: Object, received: float) -> None:
-        """What a look brought, and when its answer came."""
+        """Record an observation, and the time of its response."""
         metadata, spec = stored["metadata"], mapping(stored.get("spec"))
         seen = (metadata.get("uid"), metadata.get("resourceVersion"), spec.get("holderIdentity"), spec.get("renewTime"))
         if seen != self._seen:
             self._seen, self._since = seen, received
 
     def age(self, now: float) -> float:
-        """For how long it has looked the same, at ``now``; 0 before the first look."""
+        """For how long the Lease has been unchanged at ``now``; 0 before the first observation."""
         return max(now - self._since, 0.0)

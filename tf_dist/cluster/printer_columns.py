@@ -1,4 +1,4 @@
-"""Additional printer columns of our custom resources: what ``kubectl get`` shows of them.
+"""Additional printer columns of our custom resources: the output of ``kubectl get``.
 
 ``tf-dist install`` writes them into the definitions; the embedded API server also uses them.
 """

@@ -1,8 +1,8 @@
-"""Signals of a process: the first asks to stop, the second to stop at once, the third ends the process.
+"""Signals of a process: the first requests a stop, the second an immediate stop, the third ends the process.
 
 A Python signal handler runs in the main thread, and a signal that arrives just before that thread waits for a lock does
-not end the wait. So handlers do nothing here. The interpreter writes each signal's number into a socket, and a thread
-that reads the socket calls the listeners.
+not end the wait. Therefore the handlers do nothing. The interpreter writes each signal's number into a socket, and a
+thread that reads the socket calls the listeners.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _EXIT_ON_SIGNAL: Final = 3
 
 
 class Signals:
-    """While it is entered, every listener is called with each signal, including earlier ones.
+    """A context manager that calls every listener with each signal, including earlier signals.
 
-    ``exit_after``: the number of the signal that ends the process at once (0: none).
+    ``exit_after``: the number of signals after which the process ends at once (0: never).
     """
 
     def __init__(self, *, exit_after: int = _EXIT_ON_SIGNAL) -> None:
@@ -66,6 +66,6 @@ class Signals:
         with self._lock:
             self._received.append(number)
             if len(self._received) == self._exit_after:
-                os._exit(128 + number)  # the supervisor ends the pods when the kubelet is gone, however it went
+                os._exit(128 + number)  # the supervisor ends the pods, however the kubelet ends
             for listener in self._listeners:
                 listener(number)

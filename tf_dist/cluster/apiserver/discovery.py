@@ -1,4 +1,4 @@
-"""The documents by which clients discover what the server serves: versions, groups and resources."""
+"""The discovery documents of the server: versions, groups and resources."""
 
 from __future__ import annotations
 

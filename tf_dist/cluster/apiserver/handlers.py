@@ -1,4 +1,4 @@
-"""From a request to its response: the router, the REST verbs, and the log and eviction of pods."""
+"""Request handlers: the router, the REST verbs, and the log and eviction of pods."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ ADDRESSES_PATH: Final = "/tf-dist/addresses"
 """The kubeconfig names this path on a cluster without DNS. Clients request it from no other server."""
 _NO_RESOURCE: Final = "the server could not find the requested resource"
 _NO_METHOD: Final = "the server does not allow this method on the requested resource"
-# As in an API server: a watch without a timeout ends after a while, so that clients spread over restarts.
+# As in an API server, a watch without a timeout ends after a while, so that clients reconnect at different times.
 _WATCH_SECONDS: Final = 1800
 _SUCCESS: Final = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
-# The kinds whose removal answers with the object instead of a Status.
+# The kinds whose deletion returns the object instead of a Status.
 _RETURNED: Final = frozenset({"pods", "services", "persistentvolumeclaims", "serviceaccounts"})
 
 
 class Router:
-    """Answers requests for one cluster. Thread-safe as the cluster is."""
+    """Handles requests for one cluster. Thread-safe, like the cluster."""
 
     def __init__(self, cluster: MemoryCluster) -> None:
         self._cluster = cluster
@@ -117,7 +117,7 @@ class _Call:
 
     @property
     def target(self) -> tuple[Resource, str | None, str]:
-        """The object, as the cluster's verbs take it."""
+        """The object, as arguments of the cluster's verbs."""
         return self.resource, self.route.namespace, self.route.name
 
     @property
@@ -128,7 +128,7 @@ class _Call:
 
     @property
     def write(self) -> dict[str, Any]:
-        """The object to write, and whether this is a dry run, as arguments of the cluster's verbs."""
+        """The subresource to write, and whether this is a dry run, as arguments of the cluster's verbs."""
         return {"subresource": self.route.subresource, "dry_run": self.request.dry_run}
 
     @property
@@ -235,7 +235,7 @@ def _delete_collection(call: _Call) -> Response:
     options, dry_run = _delete_options(call.request)
     for obj in call.cluster.list(*call.target[:2], **call.selectors).items:
         metadata = obj["metadata"]
-        with suppress(NotFound):  # the one before may have owned it
+        with suppress(NotFound):  # a previous deletion may have removed it as a dependent
             space, name = metadata.get("namespace"), metadata["name"]
             call.cluster.delete_with(call.resource, space, name, options, dry_run=dry_run)
     return Response(200, _SUCCESS)

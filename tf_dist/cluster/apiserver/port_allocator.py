@@ -1,4 +1,4 @@
-"""Loopback ports for a job's endpoints where there is no cluster DNS, allocated in a ConfigMap the job owns.
+"""Loopback ports for a job's endpoints without cluster DNS, allocated in a ConfigMap that the job owns.
 
 The ConfigMap survives a restart, and is garbage-collected with the job.
 """
@@ -18,7 +18,7 @@ from tf_dist.errors import AlreadyExists, ClusterError, Conflict, NotFound
 
 _LABEL = "tf-dist.dev/addresses"
 """Label of a ConfigMap: the ports of pods that share the machine's network, on an embedded cluster."""
-# An endpoint holds a colon, which no key of a ConfigMap may: all of them are one JSON text.
+# Endpoints contain colons, which keys of a ConfigMap must not contain, so one JSON text has all endpoints.
 _KEY = "addresses.json"
 _PORTS = range(20_000, 32_000)
 
@@ -34,7 +34,7 @@ def is_port_free(port: int) -> bool:
 
 
 class PortAllocator:
-    """Gives each endpoint of a job 127.0.0.1 and a port that no other job holds, the same one on every call."""
+    """Gives each endpoint of a job 127.0.0.1 and a port that no other job holds, the same port on every call."""
 
     def __init__(self, cluster: Cluster, *, ports: range = _PORTS, free: Callable[[int], bool] = is_port_free) -> None:
         self._cluster = cluster
@@ -73,7 +73,7 @@ class PortAllocator:
     def _free_ports(self, uid: str, count: int) -> list[int]:
         pages = self._cluster.list(CONFIG_MAPS, labels=_LABEL).items
         taken = {port for page in pages for port in _ports_of(page).values()}
-        # Each job begins elsewhere, so that two clusters on one machine seldom try the same port at once.
+        # Each job starts at a different port, so that two clusters on one machine rarely try the same port at once.
         start = zlib.crc32(uid.encode()) % len(self._ports)
         candidates = chain(self._ports[start:], self._ports[:start])
         found = list(islice((port for port in candidates if port not in taken and self._free(port)), count))
@@ -86,7 +86,7 @@ class PortAllocator:
 
 
 def _ports_of(page: Object) -> dict[str, int]:
-    """The ports that a ConfigMap of ours holds; none for what others wrote under its label."""
+    """The ports in a ConfigMap of tf-dist; none if another program wrote a ConfigMap with its label."""
     try:
         given = json.loads((page.get("data") or {}).get(_KEY, "{}"))
     except ValueError:

@@ -20,14 +20,14 @@ _AGE: Final = AdditionalPrinterColumn("Age", "metadata.creationTimestamp", "date
 
 @dataclass(frozen=True, slots=True)
 class ObjectFormat:
-    """The representation of objects of a kind: of one, and of a list of them."""
+    """The representation of objects of a kind: of a single object, and of a list."""
 
     one: Callable[[Object], Object]
     many: Callable[[ObjectList], Object]
 
 
 def negotiate_format(request: Request, kind: Kind, resource: Resource, now: float) -> ObjectFormat:
-    """A table if the client accepts one, else whole objects. ``resource``: the kind at the wanted version."""
+    """A table if the client accepts one, else whole objects. ``resource``: the kind at the requested version."""
 
     def whole(found: ObjectList) -> Object:
         types = {"kind": f"{resource.kind}List", "apiVersion": resource.api_version}
@@ -52,7 +52,7 @@ def _table(kind: Kind, include: str, now: float, objects: Iterable[Object], meta
     columns = columns if kind.key == "events" else (_NAME, *columns)
 
     def row(obj: Object) -> Object:
-        # A bookmark has no spec to read: its cells are never shown.
+        # A bookmark has no spec, and its cells are never shown.
         cells = [_cell(kind, column, obj, now) for column in columns] if obj["metadata"].get("name") else []
         partial = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": obj["metadata"]}
         return {"cells": cells, "object": obj if include == "Object" else partial}
@@ -85,7 +85,7 @@ def _cell(kind: Kind, column: AdditionalPrinterColumn, obj: Object, now: float) 
 
 
 def _pod_ready(pod: Object) -> str:
-    """``1/2``: containers that are ready, of all."""
+    """``1/2``: the numbers of ready containers and of all containers."""
     ready = sum(bool(one.get("ready")) for one in value_at(pod, "status", "containerStatuses") or ())
     return f"{ready}/{len(value_at(pod, 'spec', 'containers') or ())}"
 
@@ -127,4 +127,4 @@ _COMPUTED: Final[Mapping[tuple[str, str], Callable[[Object], Any]]] = {
     ("nodes", "Status"): _node_status,
     ("events", "Object"): _event_subject,
 }
-"""The columns whose cells no path leads to."""
+"""The columns whose cells are computed instead of read from a path."""

@@ -1,7 +1,7 @@
-"""The protobuf bodies of ``kubectl create namespace``, ``configmap`` and the like.
+"""The protobuf bodies of ``kubectl create namespace``, ``configmap`` and similar commands.
 
-Since 1.32 these commands send protobuf and do not fall back to JSON. The kinds that a user of one machine creates that
-way are read by a table of field numbers; other kinds are created with ``kubectl apply -f``, which sends JSON.
+Since 1.32 these commands send protobuf and do not fall back to JSON. A table of field numbers decodes the kinds that
+users of one machine create in this way. Other kinds can be created with ``kubectl apply -f``, which sends JSON.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PROTOBUF_MEDIA: Final = "application/vnd.kubernetes.protobuf"
 _MAGIC: Final = b"k8s\x00"
 _VARINT, _BYTES = 0, 2  # wire types; kubectl uses no others in these kinds
 
-# By message: number -> (field, type). A type is a scalar, a map to strings or to bytes, or the name of a message.
+# By message: number -> (field, type). A type is a scalar, a map to strings or bytes, or the name of a message.
 _META: Final = ("metadata", "ObjectMeta")
 _MESSAGES: Final[Mapping[str, Mapping[int, tuple[str, str]]]] = {
     "Envelope": {1: ("type", "TypeMeta"), 2: ("raw", "raw")},

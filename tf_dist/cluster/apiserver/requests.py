@@ -1,4 +1,4 @@
-"""Requests and responses of the API server, free of sockets, and the resource that a path names."""
+"""Requests and responses of the API server, independent of sockets, and the resource that a path names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TRUE, _FALSE = ("1", "t", "true"), ("", "0", "f", "false")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One HTTP request, its body read."""
+    """One HTTP request, including its body."""
 
     method: str
     path: str
@@ -117,7 +117,7 @@ def parse_path(path: str) -> ResourcePath:
         raise NotFound("the server could not find the requested resource")
     group, version, *rest = parts
     namespace: str | None = None
-    # /namespaces/x and /namespaces/x/status are the namespace itself; anything longer lies in it.
+    # /namespaces/x and /namespaces/x/status are the namespace itself; longer paths are in the namespace.
     if len(rest) >= 3 and rest[0] == "namespaces" and not (group == "" and rest[2] in ("status", "finalize")):
         namespace, rest = rest[1], rest[2:]
     if len(rest) > 3:

@@ -82,7 +82,7 @@ def schedule_pod(
 
 
 class AssignedPods:
-    """The pods that are on nodes already, with their host ports and required anti-affinity."""
+    """The pods that are assigned to nodes, with their host ports and required anti-affinity."""
 
     def __init__(self, nodes: Iterable[Object], bound: Iterable[Object]) -> None:
         self._labels = {
@@ -95,7 +95,7 @@ class AssignedPods:
             self.add(pod, pod["spec"]["nodeName"])
 
     def add(self, pod: Object, node: str) -> None:
-        """Add a pod that is on a node."""
+        """Add a pod that is assigned to a node."""
         self._pods.append((node, pod))
         if ports := host_ports(pod["spec"]):
             self._ports.append((node, ports))
@@ -103,7 +103,7 @@ class AssignedPods:
             self._terms.append((node, terms))
 
     def refuse(self, pod: Object) -> dict[str, str]:
-        """The nodes on which a pod conflicts with the pods there, and why."""
+        """The nodes with pods that conflict with this pod, and the reasons."""
         refused: dict[str, str] = {}
         for node, terms in self._terms:
             for term in (term for term in terms if _term_selects(term, pod)):
@@ -120,7 +120,7 @@ class AssignedPods:
         return refused
 
     def _near(self, node: str, topology: str) -> list[str]:
-        """The nodes of the same domain; a node without the label is in none."""
+        """The nodes of the same topology domain; a node without the label is in no domain."""
         domains = {
             name: labels.get(topology, name if topology == HOSTNAME else "") for name, labels in self._labels.items()
         }
@@ -149,14 +149,14 @@ def _score(pod: Object, node: Object, free: Amounts) -> tuple[int, Decimal, str]
 
 
 def _filter_reasons(pod: Object, wanted: Amounts, node: Object, free: Amounts) -> list[str]:
-    """Why the pod cannot go there; empty when it can. As in Kubernetes, resources come last and all at once."""
+    """Why the pod cannot run on the node; empty if it can. As in Kubernetes, all missing resources come last."""
     spec, name, labels = pod["spec"], node["metadata"]["name"], _labels(node)
     if not _is_ready(node):
         return ["node(s) were not ready"]
     try:
         if value_at(node, "spec", "unschedulable") and predicates.untolerated_taint(spec, (_CORDON,)):
             return ["node(s) were unschedulable"]
-        # What the pod would like is read here too: what makes no sense must show before nodes are ranked by it.
+        # Preferences are evaluated here, too: a malformed preference must be reported before nodes are ranked by it.
         predicates.node_affinity_score(spec, name, labels)
         if not predicates.matches_node_affinity(spec, name, labels):
             return ["node(s) didn't match Pod's node affinity/selector"]
@@ -178,7 +178,7 @@ def _labels(node: Object) -> Mapping[str, str]:
 
 
 class Scheduler:
-    """Binds every pod that has no node and no gates, whichever scheduler it names. ``start`` it, ``stop`` it."""
+    """Binds every pod without a node and without scheduling gates, whichever scheduler the pod names."""
 
     def __init__(self, cluster: MemoryCluster) -> None:
         self._cluster = cluster
@@ -219,11 +219,11 @@ class Scheduler:
                 return
             try:
                 self.step()
-            except Exception:  # a scheduler that ended here would leave every pod pending, silently
+            except Exception:  # if the thread ended here, every pod would silently stay pending
                 _log.exception("scheduling cycle failed; the next change starts another")
 
     def step(self) -> int:
-        """Run one scheduling cycle; the number of pods that were bound."""
+        """Run one scheduling cycle. Returns the number of pods that were bound."""
         pods = self._cluster.list(PODS).items
         pending = [pod for pod in pods if self._guarded(pod, lambda one: _is_pending(one) and _queue_order(one))]
         if not pending:
@@ -262,13 +262,13 @@ class Scheduler:
             return False
 
     def _wanted(self, pod: Object) -> Amounts:
-        # A pod's requests never change, and reading quantities is the slow part.
+        # A pod's requests never change, and parsing quantities is slow.
         return self._known.get(pod["metadata"]["uid"]) or pod_requests(pod["spec"])
 
     def _place(self, pod: Object, nodes: list[Object], free: dict[str, Amounts], neighbours: AssignedPods) -> bool:
         metadata = pod["metadata"]
         choice = schedule_pod(pod, self._wanted(pod), nodes, free, neighbours)
-        with suppress(NotFound, Conflict, Rejected):  # it went, or was bound, or was replaced by another one
+        with suppress(NotFound, Conflict, Rejected):  # the pod was deleted, bound or replaced meanwhile
             if choice.node:
                 self._cluster.bind(metadata["namespace"], metadata["name"], choice.node)
                 free[choice.node] = subtract_resources(free[choice.node], self._wanted(pod))
@@ -296,7 +296,7 @@ class Scheduler:
         self._cluster.patch(
             PODS, metadata["namespace"], metadata["name"], patch, kind=PatchType.STRATEGIC, subresource="status"
         )
-        # The same sentence about the same pod is one event, however often it is found again.
+        # The same message about the same pod is one event, however often it occurs.
         mark = zlib.crc32(f"{metadata['uid']} {message}".encode())
         source = {"component": "default-scheduler"}
         body = new_event(PODS, pod, type="Warning", reason="FailedScheduling", message=message, source=source, now=now)

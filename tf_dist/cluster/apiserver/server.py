@@ -35,9 +35,9 @@ EMBEDDED_USER: Final = "tf-dist"
 
 
 class ApiServer(Service):
-    """Serves a MemoryCluster on loopback. ``port`` 0 selects a free port; without a token, a random one is made.
+    """Serves a MemoryCluster on loopback. ``port`` 0 selects a free port; without a token, a random token is generated.
 
-    ``limits`` of connections; None: half of this process's file descriptors.
+    ``limits`` of connections; None: half of this process's file descriptors, at most 512.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class ApiServer(Service):
         self._listener: _Listener | None = None
 
     def start(self) -> str:
-        """Listen; the server's URL. ClusterError when the port is taken."""
+        """Listen, and return the server's URL; ClusterError when the port is taken."""
         try:
             self._listener = _Listener(self._address, self)
         except OSError as error:
@@ -82,15 +82,15 @@ class ApiServer(Service):
 
 
 _UNAUTHENTICATED: Final = ("/healthz", "/livez", "/readyz")
-_MAX_HEAD: Final = 64 * 1024  # bytes of the request line and all headers; of headers there may be 100
+_MAX_HEAD: Final = 64 * 1024  # bytes of the request line and all headers; at most 100 headers are allowed
 _IDLE_TIMEOUT: Final = 300.0  # seconds from one request of a connection to the next
 _BODY_TIMEOUT: Final = 60.0  # seconds for a body
-# Seconds and bytes that a refused client may go on sending, to read the answer.
+# Seconds and bytes for which a refused client may continue to send, so that it reads the response.
 _DISCARD_LIMITS: Final = (1.0, 8 * 1024 * 1024)
 
 
 class _Head:
-    """Lines of a request's head, until there are too many bytes; then LineTooLong, which answers 431."""
+    """Lines of a request's head. After too many bytes, raises LineTooLong, which results in a 431."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -110,20 +110,20 @@ class ConnectionHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server_version = "tf-dist"
     sys_version = ""
-    # Without these two every small reply waits 40 ms for a delayed acknowledgement.
+    # Without these two settings, every small response waits 40 ms for a delayed acknowledgement.
     disable_nagle_algorithm = True
     wbufsize = 64 * 1024
     server: _Listener
-    _known = False  # whether the client has shown the token
+    _known = False  # whether the client has sent the token
     _stream_in: BufferedIOBase
 
     def handle_one_request(self) -> None:
-        """One request, its head within limits."""
+        """Handle one request, with a limit on the size of its head."""
         stream, self.rfile = self.rfile, _Head(self.rfile)  # type: ignore[assignment]
         self._stream_in = stream
         try:
             super().handle_one_request()
-        except LineTooLong:  # of the first line
+        except LineTooLong:  # in the request line
             self.requestline, self.request_version, self.command = "", "HTTP/1.1", ""
             self.send_error(414)
         finally:
@@ -149,7 +149,7 @@ class ConnectionHandler(BaseHTTPRequestHandler):
             self._refuse(error)
             return
         reply = self.server.api.app.handle(request)
-        # A client that disconnects midway is no error of the server.
+        # A client that disconnects early is not an error of the server.
         with suppress(ConnectionError, TimeoutError):
             self._send(reply) if isinstance(reply, Response) else self._stream(reply)
         if self._known:
@@ -158,7 +158,7 @@ class ConnectionHandler(BaseHTTPRequestHandler):
     do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = _serve
 
     def _authorize(self, path: str) -> None:
-        """Check the token before the body is read: an unauthorized client costs no memory and no time."""
+        """Check the token before the body is read, so that an unauthorized client costs no memory and no time."""
         said = self.headers.get("Authorization", "").encode()
         self._known = any(hmac.compare_digest(said, credential) for credential in self.server.api.credentials)
         if self._known:
@@ -225,7 +225,7 @@ class ConnectionHandler(BaseHTTPRequestHandler):
             self.wfile.flush()
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Errors of the base class (a bad request line, an unknown method) as a Status."""
+        """Send errors of the base class (a bad request line, an unknown method) as a Status."""
         self.close_connection = True
         error = BadRequest(message or explain or f"bad request ({code})")
         reply = error_response(error, ResourcePath("", ""))
@@ -237,7 +237,7 @@ class ConnectionHandler(BaseHTTPRequestHandler):
         """Requests are not logged: there are thousands per second."""
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing goes to stderr: the app logs what fails."""
+        """Write nothing to stderr, because the router logs failures."""
 
 
 class _Listener(ConnectionTrackingServer):
@@ -256,7 +256,7 @@ def content_length(method: str, headers: Message) -> int:
     """The length of the body in bytes; BadRequest, LengthRequired, RequestEntityTooLarge."""
     lengths, codings = headers.get_all("Content-Length", []), headers.get_all("Transfer-Encoding", [])
     if codings or (not lengths and method in _WITH_BODY):
-        # Bodies in chunks are refused: kubectl and the clients for Python send whole ones.
+        # Chunked bodies are refused: kubectl and the Python clients send bodies with a length.
         raise LengthRequired(f"a {method} needs Content-Length, without Transfer-Encoding")
     if len(lengths) > 1:
         raise BadRequest(f"several Content-Length: {', '.join(lengths)}")
@@ -269,11 +269,11 @@ def content_length(method: str, headers: Message) -> int:
 
 
 def make_kubeconfig(url: str, token: str, *, addresses_path: str = "") -> Object:
-    """A kubeconfig document with one cluster, one user and one context. It holds the token: keep it to its owner.
+    """A kubeconfig document with one cluster, one user and one context. It contains the token: keep it private.
 
-    The token is there twice: kubectl ignores a user's token on a URL without TLS, but sends what the URL itself
-    carries (and masks it in messages); the Python client does it the other way round. ``addresses_path``: of a cluster
-    without DNS.
+    The document contains the token twice. On a URL without TLS, kubectl ignores a user's token, but sends the
+    credentials in the URL (and masks them in messages). The Python client does the opposite. ``addresses_path``: of a
+    cluster without DNS.
     """
     scheme, _, place = url.partition("://")
     cluster: Object = {"server": f"{scheme}://{EMBEDDED_USER}:{quote(token, safe='')}@{place}"}

@@ -1,6 +1,6 @@
 """Credentials and TLS of a kubeconfig's user: tokens, exec plugins, client certificates, and their refresh.
 
-The package ``kubernetes`` runs plugins and providers. It is imported only if a kubeconfig names one.
+The package ``kubernetes`` runs plugins and providers. It is imported only if a kubeconfig uses them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Credential:
 
 
 class RefreshingCredentials:
-    """Credentials of ``RestCluster`` from a ``source``, renewed when they expired or were refused. Thread-safe.
+    """Credentials of ``RestCluster`` from a ``source``, renewed after they expire or are refused. Thread-safe.
 
     ``use`` receives each new client certificate, for later handshakes.
     """
@@ -54,13 +54,13 @@ class RefreshingCredentials:
         self._use = use
         self._clock = clock
         self._lock = threading.Lock()
-        self._held: tuple[Credential, float | None] | None = None  # with the moment when it is over
+        self._held: tuple[Credential, float | None] | None = None  # with the time at which it expires
 
     def headers(self) -> Mapping[str, str]:
         """The headers to send now; ClusterError when there are none."""
         grant = self._good()
         if grant is None:
-            with self._lock:  # one asks, the others wait for what it gets
+            with self._lock:  # one thread reads the source, the others wait for its result
                 grant = self._good() or self._ask()
         return grant.headers
 
@@ -91,10 +91,10 @@ class RefreshingCredentials:
 
 
 def cluster_tls_context(cluster: Mapping[str, Any]) -> ssl.SSLContext:
-    """Trust in the cluster's authority (none given: the system's); ClusterError when it cannot be read."""
+    """A context that trusts the cluster's authority (default: the system's); ClusterError when it cannot be read."""
     authority = data_or_file(cluster, "certificate-authority")
     if cluster.get("insecure-skip-tls-verify"):
-        # Only because the kubeconfig says so. Unlike a default context, it does not read the system's authorities.
+        # The kubeconfig requests this. Unlike a default context, this context does not read the system's authorities.
         unverified = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         unverified.check_hostname = False
         unverified.verify_mode = ssl.CERT_NONE
@@ -106,8 +106,8 @@ def cluster_tls_context(cluster: Mapping[str, Any]) -> ssl.SSLContext:
             f"certificate-authority: {error.reason or error}", hint="it must be certificates in PEM"
         ) from error
     if authority:
-        # Authorities of clusters are often made by hand: Go asks less of them than OpenSSL's strict mode, and takes
-        # any certificate of the file as an anchor.
+        # Authorities of clusters are often made by hand. Go is more lenient than OpenSSL's strict mode, and accepts any
+        # certificate of the file as a trust anchor.
         trusted.verify_flags &= ~ssl.VERIFY_X509_STRICT
         trusted.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     return trusted
@@ -138,12 +138,12 @@ def data_or_file(section: Mapping[str, Any], field: str) -> bytes:
 
 
 def certificate_loader(trusted: ssl.SSLContext) -> Callable[[bytes], None]:
-    """Makes a context show a certificate (chain and key in PEM) in the handshakes to come; ClusterError."""
+    """A function that sets the client certificate (chain and key in PEM) for later handshakes; ClusterError."""
 
     def use(pem: bytes) -> None:
         with _temporary_file(pem) as path:
             try:
-                # Without a password of ours OpenSSL would ask for one on the terminal.
+                # Without a password, OpenSSL would prompt for one on the terminal.
                 trusted.load_cert_chain(path, password="")
             except (ssl.SSLError, OSError, ValueError) as error:
                 reason = getattr(error, "reason", None) or error
@@ -155,7 +155,7 @@ def certificate_loader(trusted: ssl.SSLContext) -> Callable[[bytes], None]:
 
 @contextmanager
 def _temporary_file(data: bytes) -> Iterator[str]:
-    """The name of a file with these contents. OpenSSL takes keys from files only."""
+    """The name of a file with this content. OpenSSL reads keys only from files."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("tf-dist")
         with os.fdopen(descriptor, "wb") as memory:
@@ -171,12 +171,12 @@ def _temporary_file(data: bytes) -> Iterator[str]:
 
 CredentialSource = Callable[[], Credential]
 
-_TOKEN_REFRESH: Final = 60.0  # seconds: token files are replaced long before what they held is over
-_MIN_LIFETIME: Final = 1.0  # seconds that a plugin's answer is used at least, though it says less
+_TOKEN_REFRESH: Final = 60.0  # seconds; token files are replaced long before the old token expires
+_MIN_LIFETIME: Final = 1.0  # seconds for which a plugin's output is used, even if it expires sooner
 
 
 def credential_source(chosen: ResolvedContext) -> CredentialSource:
-    """The source of credentials of a context's user; it raises ClusterError when there are none."""
+    """The source of credentials of a context's user. The source raises ClusterError when it has none."""
     user = chosen.user
     assumed = _impersonation_headers(user)
     ask = _first_source(chosen)
@@ -240,7 +240,7 @@ def _impersonation_headers(user: Mapping[str, Any]) -> dict[str, str]:
     """The headers of a user who impersonates another."""
     groups = user.get("as-groups") or []
     if len(groups) > 1 or user.get("as-user-extra"):
-        # Left out silently, requests would be made with other rights than kubectl's.
+        # If these were ignored, requests would have other rights than kubectl's.
         raise ClusterError(
             "the kubeconfig's user has several as-groups or as-user-extra, which tf-dist does not support"
         )
@@ -262,7 +262,7 @@ def _official_client(what: str) -> Iterator[None]:
 
 
 def _exec_plugin(plugin: Mapping[str, Any], cluster: Mapping[str, Any]) -> Credential:
-    """What an exec plugin prints."""
+    """The credentials that an exec plugin prints."""
     command = plugin.get("command")
     with _official_client(f"the login plugin {command}"):
         from kubernetes.config.exec_provider import ExecProvider
@@ -276,7 +276,7 @@ def _exec_plugin(plugin: Mapping[str, Any], cluster: Mapping[str, Any]) -> Crede
         ).strip()
         raise Unauthorized(f"cannot run the login plugin {command}: {error.strerror or error}", hint=hint) from error
     except Exception as error:
-        # Any error that a malformed answer causes in the package; on a terminal the plugin has said why by itself.
+        # Malformed output may cause any error in the package. On a terminal, the plugin itself has printed the reason.
         why = "" if isinstance(error, AttributeError) else f": {str(error).removeprefix('exec: ')}"
         hint = "log in again as your provider describes, then repeat the command"
         raise Unauthorized(f"the login plugin {command} failed{why}", hint=hint) from error
@@ -284,7 +284,7 @@ def _exec_plugin(plugin: Mapping[str, Any], cluster: Mapping[str, Any]) -> Crede
 
 
 def _exec_cluster_info(cluster: Mapping[str, Any]) -> dict[str, Any]:
-    """The cluster in the form in which an exec plugin gets it: data instead of files."""
+    """The cluster in the form that exec plugins receive: data instead of files."""
     told = {key: value for key, value in cluster.items() if key != "certificate-authority"}
     if authority := data_or_file(cluster, "certificate-authority"):
         told["certificate-authority-data"] = base64.b64encode(authority).decode()
@@ -305,7 +305,7 @@ def _exec_credential(status: Any, who: str) -> Credential:
 
 
 def _auth_provider(provider: Mapping[str, Any], chosen: ResolvedContext) -> Credential:
-    """A token of a legacy auth-provider: OpenID Connect, and others that the package still supports."""
+    """A token of a legacy auth-provider: OpenID Connect, or another one that the package still supports."""
     name = provider.get("name")
     with _official_client(f"the auth-provider {name}"):
         from kubernetes.client import Configuration

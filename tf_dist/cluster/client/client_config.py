@@ -1,8 +1,8 @@
-"""Client configuration: the cluster that flags, $KUBECONFIG, a service account or ~/.kube/config name.
+"""Client configuration: the cluster of flags, $KUBECONFIG, a pod's service account or ~/.kube/config.
 
-Files, trust and tokens are read here and not by the ``kubernetes`` package, which (releases 35 to 37) hides why a
-plugin failed, never reads a token file again, leaves keys in the temporary folder of a process that is killed, and
-takes a third of a second to import. It runs exec plugins and providers; the requests are ``RestCluster``'s own.
+This module itself reads files, certificates and tokens. The ``kubernetes`` package (releases 35 to 37) hides why a
+plugin failed, never reads a token file again, leaves keys in the temporary folder of a killed process, and takes a
+third of a second to import. The package only runs exec plugins and providers; ``RestCluster`` sends the requests.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 IN_CLUSTER: Final = "in-cluster"
 EMBEDDED_EXTENSION: Final = "tf-dist.dev/embedded"
-"""A kubeconfig's extension of an embedded cluster: ``addresses`` is the path of ``RestCluster.addresses``."""
+"""Extension of a kubeconfig: ``addresses`` of an embedded cluster, the path for ``RestCluster.addresses``."""
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 NO_CLUSTER_HINT: Final = (
     "start one on this machine: tf-dist local up; or name one: --kubeconfig FILE, --context NAME, "
@@ -34,7 +34,7 @@ NO_CLUSTER_HINT: Final = (
 
 
 _WATCH_SECONDS: Final = 30.0
-"""The duration of a watch of a process that follows few jobs, so that a dropped connection is noticed."""
+"""The duration of a watch in a process that follows few jobs. It is short, so that a dropped connection is noticed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class KubeContext:
 
 
 def _addresses_path(cluster: Mapping[str, Any]) -> str:
-    """The path of real endpoint addresses on an embedded cluster without DNS; "" for every other cluster."""
+    """The path for real endpoint addresses on an embedded cluster without DNS; "" for every other cluster."""
     for one in cluster.get("extensions") or ():
         match one:
             case {"name": name, "extension": {"addresses": str(path)}} if name == EMBEDDED_EXTENSION:
@@ -89,7 +89,7 @@ def _addresses_path(cluster: Mapping[str, Any]) -> str:
 def load_config(kubeconfig: str | None = None, context: str | None = None) -> KubeContext:
     """The cluster of the arguments, else of $KUBECONFIG, else of this pod, else of ~/.kube/config.
 
-    Unavailable when there is none; ClusterError with the known names when the named one does not exist.
+    Unavailable when none is configured; ClusterError with the known names when the named context does not exist.
     """
     if not kubeconfig and not context and not os.environ.get("KUBECONFIG") and (inside := in_cluster_config()):
         return inside

@@ -1,7 +1,7 @@
 """The connection pool of the REST client: TLS, proxies, socket options, cancellation.
 
-The connections and the pool are urllib3's. Added here: cancellation from other threads, a deadline for a whole
-response (urllib3's timeouts are per read), and interim responses (1xx), of which http.client only knows 100.
+The connections and the pool are urllib3's. This module adds cancellation from other threads, a deadline for a whole
+response (urllib3's timeouts are per read), and interim responses (1xx), of which http.client supports only 100.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from tf_dist.cluster.client.read_pacer import PacedReader, ReadPacer
 from tf_dist.errors import ClusterError
 
-_IDLE_LIMIT: Final = 10.0  # seconds: proxies forget idle connections, and a request on such a one waits in vain
-RESPONSE_TIMEOUT: Final = 120.0  # seconds: a server that sends a byte now and then never runs into a read timeout
+_IDLE_LIMIT: Final = 10.0  # seconds; proxies drop idle connections, and a request on a dropped connection hangs
+RESPONSE_TIMEOUT: Final = 120.0  # seconds; a server that sends a byte now and then never causes a read timeout
 
 
 class OpenConnections:
@@ -56,7 +56,7 @@ class OpenConnections:
             _abort(connection)
 
     def abort_slow(self, seconds: float) -> None:
-        """Abort those that have waited for a response for longer than this."""
+        """Abort connections that have waited for a response for longer than ``seconds``."""
         latest = time.monotonic() - seconds
         with self._lock:
             slow = [one for one in self._known if getattr(one, "asked_at", math.inf) < latest]
@@ -64,7 +64,7 @@ class OpenConnections:
             _abort(connection)
 
     def check(self) -> None:
-        """ConnectionAbortedError when they were cancelled."""
+        """Raise ConnectionAbortedError if the connections were cancelled."""
         if self.cancelled:
             raise ConnectionAbortedError("the client was stopped")
 
@@ -72,7 +72,7 @@ class OpenConnections:
 def _abort(connection: HTTPConnection) -> None:
     wire: Any = getattr(connection, "wire", None)
     with suppress(OSError, TypeError):
-        # Not the method of an ssl socket, which would take the TLS session away from under its reader.
+        # Not the method of the ssl socket, which would remove the TLS session while another thread reads.
         socket.socket.shutdown(wire, socket.SHUT_RDWR)
 
 
@@ -88,7 +88,7 @@ class _Response(http.client.HTTPResponse):
 
 
 class _StreamResponse(_Response):
-    """A response that is read as it comes, by ``reader``."""
+    """A response that ``reader`` reads as it arrives."""
 
     def __init__(self, reader: PacedReader, sock: socket.socket, *args: Any, **options: Any) -> None:
         super().__init__(sock, *args, **options)
@@ -139,14 +139,14 @@ class _CancellableConnection(_Base):
     asked_at = math.inf
     idle_since = math.inf
     wire: socket.socket | None = None  # ``sock`` is None while the body of a connection's last response is read
-    reader: PacedReader | None = None  # of a response that is read as it comes
+    reader: PacedReader | None = None  # of a streamed response
     siblings: OpenConnections | None = None
 
     def connect(self) -> None:
         super().connect()
         self.wire = self.sock
         if self.siblings is not None:
-            self.siblings.check()  # one that was cancelled before it had a socket
+            self.siblings.check()  # the connection may have been cancelled before it had a socket
 
     def request(  # type: ignore[override]
         self, method: str, url: str, body: Any = None, headers: Mapping[str, str] | None = None, **options: Any
@@ -161,12 +161,12 @@ class _CancellableConnection(_Base):
     def getresponse(self) -> urllib3.HTTPResponse:  # type: ignore[override]
         try:
             response = super().getresponse()
-        except ValueError as error:  # http.client's own for a chunk of negative size
+        except ValueError as error:  # http.client raises it for a chunk of negative size
             raise http.client.HTTPException(f"not HTTP: {error}") from error
         finally:
             self.asked_at = math.inf
         encoding = response.headers.get("Content-Encoding", "identity").lower()
-        if encoding not in ("", "identity", *response.CONTENT_DECODERS):  # urllib3 would return it as it is
+        if encoding not in ("", "identity", *response.CONTENT_DECODERS):  # urllib3 would return the encoded body
             raise http.client.HTTPException(f"a body in the encoding {encoding!r}")
         return response
 
@@ -185,7 +185,7 @@ class _HttpConnection(_CancellableConnection, HTTPConnection):
 class _HttpsConnection(_CancellableConnection, HTTPSConnection):
     def connect(self) -> None:
         super().connect()
-        # Where nothing is verified the kubeconfig says so, and urllib3 need not warn at every request.
+        # Verification is off only if the kubeconfig requests it, so urllib3 need not warn at every request.
         self.is_verified = True
 
 
@@ -204,7 +204,7 @@ class _SiblingPool(_PoolBase):
     def _get_conn(self, timeout: float | None = None) -> Any:
         connection: Any = super()._get_conn(timeout)
         if time.monotonic() - connection.idle_since > _IDLE_LIMIT:
-            connection.close()  # it is opened anew
+            connection.close()  # the next request opens it again
         connection.idle_since = math.inf
         return connection
 
@@ -251,7 +251,7 @@ def open_pool(
         manager = _pool_manager(proxy, settings)
         manager.pool_classes_by_scheme = {"http": HttpPool, "https": HttpsPool}
         return cast(HttpPool | HttpsPool, manager.connection_from_url(url))
-    except ValueError as error:  # its text may have the login of a proxy in it
+    except ValueError as error:  # the text may contain the credentials of a proxy
         what = "server or proxy" if proxy else "server"
         raise ClusterError(f"the URL of the {what} is not an address", hint="write https://HOST:PORT") from error
 

@@ -1,7 +1,7 @@
-"""Event recorder: Kubernetes Events on jobs, counted up, rate-limited, and written beside everything else.
+"""Event recorder: Kubernetes Events on jobs, counted, rate-limited, and written in the background.
 
-An event's name is derived from its text, so that this controller or the next finds the event when it is repeated, and
-increases its count.
+An event's name is derived from its text, so that this controller or its successor finds a repeated event and increases
+its count.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ from tf_dist.errors import AlreadyExists, ClusterError, NotFound, Throttled, Una
 
 _LOG = logging.getLogger(__name__)
 _MAX_MESSAGE: Final = 1024
-# The API's limit is 253; a dot and twelve characters come behind the job's name.
+# The API's limit is 253; a dot and twelve characters follow the job's name.
 _MAX_NAME: Final = 240
 _HOUR: Final = 3600.0
 _REPEAT_EVERY: Final = 60.0
 _MAX_SERIES: Final = 10_000
-# Seconds to write what is left at a stop; the shortest limit of the last request; the longest limit of any request.
+# Seconds: to write the remaining events at a stop; the shortest timeout of the last request; the longest timeout of any
+# request.
 _STOP_WITHIN: Final = 2.0
 _LAST_WRITE: Final = 1.0
 _WRITE_WITHIN: Final = 10.0
-# How often the write of an event is tried that the server does not take at present, with pauses of a second, of two, …
+# The number of attempts to write an event while the server is unavailable, with pauses of one second, two seconds, …
 _TRIES: Final = 5
 _RETRY_AFTER: Final = 1.0
 _MAX_RETRY_AFTER: Final = 10.0
@@ -46,8 +47,7 @@ _MAX_RETRY_AFTER: Final = 10.0
 class EventRateLimiter:
     """A token bucket for each job: ``burst`` events at once, then one every ``every`` seconds. Not thread-safe.
 
-    If there are more than ``most`` jobs, the jobs that were silent for longest are forgotten, and have a full bucket
-    again.
+    With more than ``most`` jobs, the jobs that were silent for longest are forgotten, and have a full bucket again.
     """
 
     def __init__(
@@ -79,14 +79,14 @@ class _Series:
     times: int = 0  # how often it happened
     seen_at: float = 0.0  # when it happened last
     written_at: float = -math.inf  # when it was last queued to be written
-    acknowledged: bool = False  # whether the server has it from this recorder, so that the count there is ours
+    acknowledged: bool = False  # whether this recorder has written it, so that the server has our count
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _PendingWrite:
     """An event to be written."""
 
-    body: Object  # without its count, which is the series' when it is written
+    body: Object  # without the count, which is the series' count at the time of the write
     series: _Series
     routine: bool
     tries: int = 0
@@ -96,17 +96,17 @@ class _PendingWrite:
 class EventRecorder:
     """Writes events on jobs as ``component``. ``clock``: epoch seconds. Thread-safe.
 
-    The same words about the same job within an hour increase the count of one event, once a minute at most; what is
-    held back until then is in the next count. Each job has a ``budget``, beyond which nothing is written. Routine
-    events (of the pods that were created, say) have a budget of their own for each reason.
+    Events with the same text on the same job within an hour increase the count of one event, at most once a minute. The
+    next write contains the repetitions in between. Each job has a ``budget``, beyond which nothing is written. Routine
+    events (about created pods, for example) have a separate budget for each reason.
 
-    Once it was started, a thread of its own writes them: ``burst`` at once and ``per_second`` after that, so that what
-    jobs wait for goes first; routine events are written after the others. At most ``queue`` wait for it; more are
-    dropped, routine ones first. One that the server does not take at present waits at the end of the queue for its next
-    try, and is dropped after the last one. Without a thread, they are written in the caller's.
+    After ``start``, a thread writes the events: ``burst`` at once and ``per_second`` after that, so that writes that
+    jobs wait for go first. Routine events are written after the others. At most ``queue`` events wait; further events
+    are dropped, routine events first. An event that the server does not accept at present waits at the end of the queue
+    for its next attempt, and is dropped after the last one. Without the thread, the caller's thread writes the events.
 
-    ``permission``: the seconds for which it surely may write; it raises a ClusterError when it may not. ``tried`` is
-    called with the result of each attempt: ``ok``, ``Dropped``, or the name of the error.
+    ``permission`` returns the seconds for which the recorder certainly may write, or raises a ClusterError. ``tried``
+    is called with the result of each attempt: ``ok``, ``Dropped``, or the name of the error.
     """
 
     def __init__(
@@ -141,17 +141,17 @@ class EventRecorder:
         self._routine: deque[_PendingWrite] = deque()
         self._wakeup = runtime.condition()
         self._writes = TokenBucket(interval=1 / per_second, burst=burst)
-        self._pacing = False  # the thread waits for its next turn to write, and not for an event
+        self._pacing = False  # the thread waits for the rate limit, not for an event
         self._closes_at = math.inf
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Write in a thread of its own from now on."""
+        """Write in a separate thread from now on."""
         self._thread = self._runtime.thread(self._run, "event-recorder")
         self._thread.start()
 
     def stop(self) -> None:
-        """Write what is left, as far as that takes a moment, and end the thread."""
+        """Write the remaining events for a short time, and end the thread."""
         if self._thread is None:
             return
         with self._wakeup:
@@ -160,17 +160,17 @@ class EventRecorder:
         self._thread.join()
 
     def emit(self, resource: Resource, namespace: str, stored: Object, *events: EmitEvent) -> None:
-        """Have events on the job ``stored`` written. An event must never stop a job: raises no ClusterError."""
+        """Write or queue events on the job ``stored``. Raises no ClusterError: an event must never stop a job."""
         due = [one for event in events if (one := self._due(resource, namespace, stored, event)) is not None]
         if self._thread is None:
             for one in due:
                 if isinstance(self._write(one), Unavailable | Throttled):
-                    return  # the next one is not worth a try
+                    return  # the next event would fail, too
         elif due:
             self._enqueue(due)
 
     def _due(self, resource: Resource, namespace: str, stored: Object, event: EmitEvent) -> _PendingWrite | None:
-        """Count an event. Returns what is to be written of it now, if anything."""
+        """Count an event. Returns the write that is due now, if any."""
         name, now, uid = event_name(stored, event), self._monotonic(), stored["metadata"]["uid"]
         with self._lock:
             key = f"{namespace}/{name}"
@@ -199,7 +199,7 @@ class EventRecorder:
         )
         return _PendingWrite({**body, "metadata": {"name": name, "namespace": namespace}}, series, event.routine)
 
-    # Its thread
+    # The thread
 
     def _enqueue(self, due: list[_PendingWrite]) -> None:
         with self._wakeup:
@@ -218,11 +218,11 @@ class EventRecorder:
                 if isinstance(error, Unavailable | Throttled):
                     self._retry_later(one, error)
             except Exception:
-                # Without this thread no event would be written any more, and nothing would say so.
+                # If this thread ended, no event would be written any more, and no error would show it.
                 _LOG.exception("failed to write event, continuing reason=%s", one.body["reason"])
 
     def _next(self) -> _PendingWrite | None:
-        """The next event to write, when there is one and its time has come; None: no more."""
+        """Wait for the next event that may be written; None: the recorder ends."""
         with self._wakeup:
             while True:
                 now = self._monotonic()
@@ -246,7 +246,7 @@ class EventRecorder:
         return chain(self._important, self._routine)
 
     def _retry_later(self, one: _PendingWrite, error: ClusterError) -> None:
-        """Put an event at the end of the queue, for the server takes it later if at all: others do not wait."""
+        """Put an event at the end of the queue, so that other events do not wait for its next attempt."""
         if one.tries + 1 == _TRIES:
             self._tried("Dropped")
             return
@@ -257,7 +257,7 @@ class EventRecorder:
     # Writing
 
     def _may_write(self) -> float:
-        """For how many seconds a request may take; asked before each of them."""
+        """The seconds that a request may take; called before each request."""
         left = self._closes_at - self._monotonic()
         if left <= 0:
             raise Unavailable("the event is not written: the controller is stopping")
@@ -265,9 +265,9 @@ class EventRecorder:
         return min(self._permission(), max(_LAST_WRITE, left), longest)
 
     def _write(self, one: _PendingWrite) -> ClusterError | None:
-        """Write an event; what was in the way."""
+        """Write an event. Returns the error, if any."""
         try:
-            self._may_write()  # a cluster in this process does not ask for it
+            self._may_write()  # an embedded cluster in this process does not check it
             with fenced_by(self._may_write, retried=self._thread is None):
                 self._send(one)
         except ClusterError as error:
@@ -279,18 +279,19 @@ class EventRecorder:
         return None
 
     def _send(self, one: _PendingWrite) -> None:
-        """Increase the count of the event if the server has it from us, else create it."""
+        """Increase the count of the event if this recorder has written it, else create it."""
         body, now = one.body, one.body["lastTimestamp"]
         namespace, name = body["metadata"]["namespace"], body["metadata"]["name"]
         if one.series.acknowledged:
-            with suppress(NotFound):  # the API server forgets events after an hour
+            with suppress(NotFound):  # the API server deletes events after an hour
                 self._cluster.patch(EVENTS, namespace, name, {"count": one.series.times, "lastTimestamp": now})
                 return
         try:
             self._cluster.create(EVENTS, namespace, {**body, "count": one.series.times})
         except AlreadyExists:
-            # The controller before us said the same, or we did more than an hour ago: go on from its count, which the
-            # answer tells (events may not be read). One that began at our moment is our own: its answer was lost.
+            # The previous controller, or this one more than an hour ago, wrote the same event. Continue with its count,
+            # which is in the response (reading events may be forbidden). An event with our firstTimestamp is our own,
+            # and the response was lost.
             there = self._cluster.patch(EVENTS, namespace, name, {"lastTimestamp": now})
             if there.get("firstTimestamp") != now:
                 with self._lock:
@@ -298,7 +299,7 @@ class EventRecorder:
 
 
 def event_name(stored: Object, event: EmitEvent) -> str:
-    """The name of the event that says this about the job ``stored``: the same words, the same name."""
+    """The name of an event on the job ``stored``. Events with the same text have the same name."""
     metadata = stored["metadata"]
     series = short_hash(metadata["uid"], event.type, event.reason, event.message, length=12)
     return f"{metadata['name'][:_MAX_NAME].rstrip('-.')}.{series}"

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from tf_dist.cluster.api import Object
 
 ObjectKey = tuple[str, str]
-_DIGITS = 20  # those of 64 bits
+_DIGITS = 20  # of a 64-bit number
 
 
 class Change(NamedTuple):
@@ -29,7 +29,8 @@ def object_key(stored: Object) -> ObjectKey:
 def resource_version_of(stored: Object) -> int:
     """An object's resourceVersion as a number; 0 if it is not a number.
 
-    Versions of one kind are ordered on every server that keeps its objects in etcd; Kubernetes promises it from 1.35.
+    Versions of one kind are ordered on every server that keeps its objects in etcd; Kubernetes guarantees it since
+    1.35.
     """
     return parse_resource_version(stored["metadata"].get("resourceVersion"))
 
@@ -41,16 +42,16 @@ def parse_resource_version(version: object) -> int:
 
 
 class Indexer:
-    """Thread-safe. ``index`` names the group of an object ("": none). An older version never replaces a newer.
+    """Thread-safe. ``index`` names the group of an object ("": none). An older version never replaces a newer one.
 
     Reading takes no lock, because an event loop reads here and a writer may hold the lock while it waits for other
     threads. A reader gets a group as it was at one moment; a changed object is never missing from it. ``followed`` is
     the version up to which every change is applied.
 
-    A response that is not newer has no news, and its object may already be deleted. ``answered`` is the newest version
-    in the response to a write. ``leaves`` is called, under the lock, with each object that is about to be removed or
-    replaced by another of its name, while it can still be read here. A reader that first reads the objects, and then
-    what ``leaves`` has recorded, misses none.
+    A response that is not newer than ``followed`` is ignored, because its object may already be deleted. ``answered``
+    is the newest version in the response to a write. ``leaves`` is called, under the lock, with each object that is
+    about to be removed or replaced by another object of the same name, while the object can still be read. A reader
+    that first reads the objects, and then the records of ``leaves``, misses none.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class Indexer:
         self._index = index
         self._leaves = leaves
         self._objects: dict[ObjectKey, Object] = {}
-        self._groups: dict[str, dict[ObjectKey, Object]] = {}  # in the order in which they came
+        self._groups: dict[str, dict[ObjectKey, Object]] = {}  # in the order of insertion
         self._lock = threading.RLock()
         self.followed = self.answered = 0
 
@@ -72,7 +73,7 @@ class Indexer:
 
     def items(self) -> list[Object]:
         """Every object."""
-        return list(self._objects.values())  # one step of the interpreter: nothing is written meanwhile
+        return list(self._objects.values())  # one step of the interpreter: no other thread writes meanwhile
 
     def group(self, name: str) -> list[Object]:
         """The objects of one group of the index."""
@@ -90,7 +91,7 @@ class Indexer:
             return Change(old, stored)
 
     def put_response(self, stored: Object) -> Change | None:
-        """Store the response to a request, which may come late; None when it is not newer."""
+        """Store the response to a request, which may arrive late; None when it is not newer."""
         version = resource_version_of(stored)
         with self._lock:
             if 0 < version <= self.followed:
@@ -117,13 +118,13 @@ class Indexer:
             return self._drop(key, old)
 
     def mark_deleting(self, key: ObjectKey, uid: str, moment: str) -> Change | None:
-        """Mark an object whose deletion the server has accepted, until a newer version comes."""
+        """Mark an object whose deletion the server has accepted, until a newer version arrives."""
         with self._lock:
             old = self._objects.get(key)
             if old is None or old["metadata"].get("uid") != uid or "deletionTimestamp" in old["metadata"]:
                 return None
             metadata = {**old["metadata"], "deletionTimestamp": moment}
-            new = type(old)({**old, "metadata": metadata})  # as it is kept of this kind
+            new = type(old)({**old, "metadata": metadata})  # in the type of the cached objects
             self._set(key, old, new)
             return Change(old, new)
 
@@ -133,9 +134,9 @@ class Indexer:
         """Apply a complete list, made at ``version``: objects that it lacks are removed, unless they are newer.
 
         ``set_back``: the server has lost its latest changes (a backup was restored), so newer objects never existed.
-        The same holds for objects that a newer list shows in an older version than ours: since it was restored, the
-        server has written so much that its versions have overtaken ours. ``doubted``: the server is known to be
-        restored, so an object with the version that we have may differ from ours.
+        The same applies to an object that a newer list shows in an older version than ours: since the restore, the
+        server's versions have overtaken ours. ``doubted``: the server is known to be restored, so an object of the same
+        version as ours may differ from ours.
         """
         with self._lock:
             present = {object_key(stored): stored for stored in listed}
@@ -185,7 +186,7 @@ class Indexer:
 
 
 def _newer(one: Object, other: Object) -> bool:
-    """Whether the version is different and not older, if both can be compared."""
+    """Whether ``one`` is newer than ``other``, or has a different version if the versions cannot be compared."""
     before, after = resource_version_of(other), resource_version_of(one)
     if before and after:
         return after > before

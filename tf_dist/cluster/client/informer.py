@@ -19,20 +19,21 @@ from tf_dist.errors import ClusterError, Forbidden, Gone, NotFound, Throttled, U
 
 _LOG = logging.getLogger(__name__)
 _PAGE_SIZE: Final = 500
-# How often a list is restarted because its pages have expired, before it counts as a failure.
+# Restarts of a list whose pages have expired, before the list counts as failed.
 _MAX_RESTARTS: Final = 3
-# A watch that ends sooner than this, without an event, must not be opened again at once.
+# Seconds. A watch that ends sooner and without an event must not be opened again at once.
 _SHORT_WATCH: Final = 1.0
-# Seconds after the first failure, and after many.
+# Seconds of back-off after the first failure, and the maximum.
 _MIN_BACKOFF: Final = 0.1
 _MAX_BACKOFF: Final = 30.0
-# After so many lists in a row that are older than what was seen, the server has been restored to an older state.
+# After this number of consecutive lists that are older than known versions, the server must have been restored to an
+# older state.
 _MAX_STALE_LISTS: Final = 8
-# After so many failures in a row, or so many seconds of them, a server has been away for long enough to come back from
-# a backup. A request to a server that starts may take seconds to fail.
+# After this number of consecutive failures, or this number of seconds, the outage was long enough for a restore from a
+# backup. A request to a server that is starting may take seconds to fail.
 _OUTAGE_FAILURES: Final = 6
 _OUTAGE_SECONDS: Final = 5.0
-# The backoff for a kind that is not served begins as after so many failures.
+# The back-off for a kind that is not served starts as if this number of requests had failed.
 _NOT_SERVED_FAILURES: Final = 5
 
 
@@ -50,8 +51,8 @@ def jittered_backoff(
 
 
 def _goes_back(change: Change) -> bool:
-    """Whether an object is older than the stored one: the server was set back, and its versions have since overtaken
-    ours.
+    """Whether an object is older than the stored object, because the server was set back and its versions have since
+    overtaken ours.
     """
     old, new = change
     return old is not None and new is not None and 0 < resource_version_of(new) < resource_version_of(old)
@@ -63,12 +64,13 @@ class Informer:
     ``keep`` reduces an object to what is cached (it must keep ``metadata``). For ``index`` and ``leaves`` see
     ``Indexer``. ``changed`` is called with every change, from the informer's thread or the caller of ``put``;
     ``restarted`` with the kind and the cause when a watch ended early (``problem`` has details); ``relisted`` after
-    every list. Two are called before the changes of a list: ``set_back`` if it shows that the server was set back (a
-    backup was restored), because watches of other kinds may not notice it; and ``recovered`` after an outage, with the
-    time of its first failure (of ``runtime``), because the caches of other kinds may be older.
+    every list. Two handlers are called before the changes of a list. ``set_back``: the list shows that the server was
+    set back (a backup was restored), which watches of other kinds may not notice. ``recovered``: the list is the first
+    after an outage. The argument is the time of the first failure (of ``runtime``), because caches of other kinds may
+    be older.
 
     ``pause`` returns the seconds to wait after a number of failures. ``optional``: without the right to read the kind,
-    it counts as not served. A kind that is not served or not readable is requested again and again, because its
+    the kind counts as not served. A kind that is not served or not readable is requested repeatedly, because its
     definition or the right may be added later.
     """
 
@@ -107,18 +109,18 @@ class Informer:
         self._optional = optional
         self.cache = Indexer(index, leaves=self._is_leaving)
         self.problem: ClusterError | None = None
-        self.absent = False  # the server does not serve the kind: that nothing is cached then says nothing else
-        self.hidden: Forbidden | None = None  # why an optional kind may not be seen
-        self.lists = 0  # how often everything was listed
+        self.absent = False  # the server does not serve the kind, so the cache is empty
+        self.hidden: Forbidden | None = None  # why an optional kind is not readable
+        self.lists = 0  # the number of complete lists
         self.listed_at = -math.inf  # when the last list began
-        self._outage_since = math.inf  # when the outage began that no list has followed yet
-        self.last_response_at = runtime.monotonic()  # when the server last said anything
-        self.last_loop_at = self.last_response_at  # when the thread last did anything
-        self._version = ""  # the newest that was seen
+        self._outage_since = math.inf  # when an outage began after which no list has succeeded yet
+        self.last_response_at = runtime.monotonic()  # when the server last responded
+        self.last_loop_at = self.last_response_at  # when the thread was last active
+        self._version = ""  # the newest known version
         self._resume = ""  # where to watch from; "": list first
         self._failures = 0
-        self._failing_since = math.inf  # when the first of these failures was
-        self._expiries = 0  # how many watches in a row have expired (410) at once
+        self._failing_since = math.inf  # when the first of these failures happened
+        self._expiries = 0  # the number of consecutive watches that expired (410) at once
         self._older_lists = 0
         self._listed = runtime.event()
         self._wanted = self._doubted = False
@@ -133,7 +135,7 @@ class Informer:
 
     @property
     def version(self) -> str:
-        """The newest resourceVersion of the kind that was seen."""
+        """The newest known resourceVersion of the kind."""
         return self._version
 
     def synced(self) -> bool:
@@ -152,7 +154,7 @@ class Informer:
         return self._begun and not self.alive() and not self._stopped.is_set()
 
     def alive(self) -> bool:
-        """Whether its thread runs."""
+        """Whether the thread runs."""
         return self._thread.is_alive()
 
     def get(self, namespace: str | None, name: str) -> Object | None:
@@ -190,7 +192,7 @@ class Informer:
             self._absent(error)
 
     def relist(self, *, doubted: bool = False) -> None:
-        """List again; ``synced`` is false until that is done.
+        """List again; ``synced`` is false until the list is complete.
 
         ``doubted``: the server was set back, and may have reused versions that the cache has.
         """
@@ -209,7 +211,7 @@ class Informer:
         self._begun = True
 
     def end(self) -> None:
-        """Ask the thread to end, without waiting: several informers then stop at the same time."""
+        """Signal the thread to end, without waiting, so that several informers stop in parallel."""
         self._stopped.set()
         self._stir()
 
@@ -237,7 +239,8 @@ class Informer:
                     self._list()
                 self._watch()
             except Gone:
-                # What made up for other failures, an event, does not make up for listing everything again and again.
+                # An event resets the back-off for other failures, but not for expired watches, each of which costs a
+                # complete list.
                 self._resume, self._failures = "", max(self._failures, self._expiries)
                 self._expiries += 1
                 self._again("410", None)
@@ -249,17 +252,18 @@ class Informer:
                 self._again(type(error).__name__, error)
                 lasted = self._runtime.monotonic() - self._failing_since
                 away = self._failures >= _OUTAGE_FAILURES or lasted >= _OUTAGE_SECONDS
-                if isinstance(error, Throttled):  # a server that answers so is there, and has enough to do
+                if isinstance(error, Throttled):  # a server that throttles is available, and busy
                     continue
                 if away or (isinstance(error, Unavailable) and error.restarting):
-                    # Its versions may be newer than ours again, and then no watch shows what it has lost.
+                    # A restored server may already have newer versions than ours. Then no watch shows which changes it
+                    # lost.
                     self._resume, self._outage_since = "", min(self._outage_since, self._failing_since)
             except Exception as error:
                 _LOG.exception("informer failed, retrying: resource=%s", self.resource.label)
                 self._again("defect", Unavailable(str(error)))
 
     def _again(self, cause: str, problem: ClusterError | None, at_least: int = 0, *, news: bool = True) -> None:
-        """Count and log a failure, and wait for the time of the server or the back-off.
+        """Count and log a failure, and wait for the server's Retry-After or the back-off, whichever is longer.
 
         ``news``: whether to report it; a kind that is still not served is reported once.
         """
@@ -286,7 +290,7 @@ class Informer:
         try:
             listed, version, set_back = self._newest(doubted=doubted)
         except Exception:
-            # A wish is granted by a list, not by the attempt to make one.
+            # Only a completed list fulfills a request to list again.
             with self._lock:
                 self._wanted = self._wanted or wanted
                 self._doubted = self._doubted or doubted
@@ -295,7 +299,7 @@ class Informer:
         if since < math.inf:
             self._recovered(since)
         changes = self.cache.replace(listed, parse_resource_version(version), set_back=set_back, doubted=doubted)
-        # Lists that are made because of doubt are made of all kinds: what they show is not news.
+        # When one kind reports a set-back, all kinds are listed with ``doubted``. These lists need not report it again.
         if not doubted and (set_back or any(_goes_back(change) for change in changes)):
             self._set_back()
         for change in changes:
@@ -306,30 +310,31 @@ class Informer:
         self._hear()
         self._is_there()
         with self._lock:
-            # A wish that came in the meantime is for a list that begins after it.
+            # A request that arrived in the meantime needs a list that begins after it.
             if not self._wanted:
                 self._listed.set()
         self._relisted()
 
     def _newest(self, *, doubted: bool) -> tuple[list[Object], str, bool]:
-        """The complete list, its version, and whether the server was set back:
+        """The complete list, its version, and whether the server was set back.
 
-        if repeated lists are older than versions seen before, or one that is made because of doubt. Until that is
-        certain, raises Unavailable. Responses to our writes count as seen, because lists are never older than them.
+        The server was set back if repeated lists, or one list with ``doubted``, are older than known versions. Until
+        that is certain, an older list raises Unavailable. The versions of responses to our writes are known, too,
+        because lists are never older.
         """
         seen = max(parse_resource_version(self._version), self.cache.answered)
         listed, version = self._pages(doubted=doubted, **self._scope)
         older = parse_resource_version(version) < seen
         if older and not doubted and self._older_lists < _MAX_STALE_LISTS:
             if self._older_lists == 0:
-                self._failures = 0  # it answers: how long it was away says nothing of how soon it has caught up
+                self._failures = 0  # it responds; the length of the outage does not predict how soon it catches up
             self._older_lists += 1
             raise Unavailable(f"list {self.resource.label}: the answer is older than an earlier answer")
         self._older_lists = 0
         return listed, version, older
 
     def _pages(self, *, doubted: bool = False, **scope: str | None) -> tuple[list[Object], str]:
-        """The list of everything, page by page, restarted when the pages expire (410).
+        """The complete list, read page by page, restarted when the pages expire (410).
 
         The raw objects of a page are dropped at once, because those of a large cluster take several GiB.
         """
@@ -350,10 +355,10 @@ class Informer:
             version, continue_ = found.resource_version, found.continue_
             if not continue_:
                 return kept, version
-            del found  # while the next page comes
+            del found  # frees its memory while the next page is requested
 
     def _known(self, stored: Object) -> Object | None:
-        """The cached object of the same version, which is neither read nor stored twice."""
+        """The cached object of the same version, if any, which need not be converted and stored again."""
         metadata = stored["metadata"]
         known = self.cache.get(object_key(stored))
         if known is None or not metadata.get("resourceVersion"):
@@ -378,11 +383,11 @@ class Informer:
             self._listed.clear()
         self._resume = ""
         self._again("Forbidden", error)
-        self._outage_since = min(self._outage_since, self._failing_since)  # a server that starts refuses everybody
+        self._outage_since = min(self._outage_since, self._failing_since)  # a starting server refuses all requests
 
     def _absent(self, hidden: Forbidden | None = None) -> bool:
-        """Empty the cache, because the kind is not served, or ``hidden`` because an optional kind is forbidden. Returns
-        whether this is new.
+        """Empty the cache, because the kind is not served or, with ``hidden``, because an optional kind is not
+        readable. Returns whether this is new.
         """
         news = (self.absent, self.hidden is None) != (hidden is None, hidden is None)
         if news:
@@ -426,9 +431,9 @@ class Informer:
             self._failures = 0
 
     def _take(self, event: WatchEvent) -> bool:
-        """Apply an event; whether it was newer than the cache."""
+        """Apply an event. Returns whether it was newer than the cache."""
         version = resource_version_of(event.object)
-        # Events of a kind come in the order of their versions: this one came before.
+        # Events of a kind arrive in the order of their versions, so this event is a repetition.
         if version and version <= parse_resource_version(self._version):
             return False
         if event.type == "DELETED":
@@ -466,7 +471,7 @@ class UidInformer(Informer):
         super().__init__(cluster, resource, changed=on_change, fields=fields, index=_uid)
 
     def by_uid(self, uid: str) -> Object | None:
-        """One object."""
+        """The object with this uid."""
         return next(iter(self.cache.group(uid)), None)
 
 

@@ -12,7 +12,7 @@ from tf_dist.core.model.fieldpath import nearest_word
 from tf_dist.errors import ClusterError
 
 _SECTIONS: Final = (("contexts", "context"), ("clusters", "cluster"), ("users", "user"))
-# The fields that name files; relative ones are meant from where the kubeconfig is.
+# The fields that name files. Relative names are relative to the folder of the kubeconfig.
 _FILES: Final = {
     "cluster": ("certificate-authority",),
     "user": ("client-certificate", "client-key", "tokenFile"),
@@ -21,7 +21,7 @@ _FILES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ResolvedContext:
-    """One context of some files: its cluster and user as written there, file names made absolute."""
+    """One context of the files: its cluster and user as written there, with absolute file names."""
 
     name: str
     namespace: str
@@ -31,9 +31,9 @@ class ResolvedContext:
 
 
 def kubeconfig_files(kubeconfig: str | None, environ: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
-    """The existing kubeconfig files: the given one, else those of $KUBECONFIG, else ~/.kube/config.
+    """The existing kubeconfig files: the given file, else those of $KUBECONFIG, else ~/.kube/config.
 
-    ClusterError when the given one, or every one of $KUBECONFIG, is missing.
+    ClusterError when the given file, or every file of $KUBECONFIG, is missing.
     """
     if kubeconfig:
         path = Path(kubeconfig).expanduser()
@@ -53,7 +53,7 @@ def kubeconfig_files(kubeconfig: str | None, environ: Mapping[str, str] = os.env
 
 
 def resolve_context(paths: Sequence[Path], context: str | None = None) -> ResolvedContext:
-    """The context of that name, or the current one; ClusterError when the files lack something."""
+    """The context of that name, or the current context; ClusterError when the files lack a part of it."""
     current, merged = "", {section: dict[str, dict[str, Any]]() for section, _ in _SECTIONS}
     for path in paths:
         document = _read(path)

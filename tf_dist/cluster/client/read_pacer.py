@@ -1,4 +1,4 @@
-"""Read pacing: streams in which something arrives all the time are read some at a time.
+"""Read pacing: busy watch streams are read in batches.
 
 A single event costs two to four times as much as an event in a batch, because the processor was idle and threads
 switch. At 100 pod changes a second, this is most of the cost of following them.
@@ -19,10 +19,10 @@ from tf_dist.cluster.client.workqueue import TokenBucket
 
 
 class ReadPacer:
-    """The pause before the next read of a stream that has no data: none, unless its reader wakes up often.
+    """The pause before the next read of a stream that has no data: 0, unless its reader wakes up often.
 
     ``burst`` wake-ups are free, and one more every ``interval`` seconds, which is the longest delay of an event. Call
-    ``rest`` in the reading thread, ``end`` from any.
+    ``rest`` in the reading thread, and ``end`` in any thread.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class ReadPacer:
         self._ended.set()
 
 
-# Bytes that are read at once: those of twenty pods, most often.
+# Bytes that are read at once, usually about twenty pods.
 _BLOCK: Final = 256 * 1024
 
 
@@ -96,12 +96,12 @@ class PacedReader(io.RawIOBase):
 
     def _has_arrived(self) -> bool:
         if not isinstance(self._sock, socket.socket):
-            return True  # TLS through a proxy's TLS: what it holds back cannot be asked
+            return True  # TLS through a proxy's TLS cannot report buffered data
         decrypted = getattr(self._sock, "pending", None)
         try:
             return bool(decrypted and decrypted()) or wait_for_read(self._sock, timeout=0)
         except (OSError, ValueError):
-            return True  # it was closed, as the read will say
+            return True  # the socket was closed, and the read will report it
 
     def close(self) -> None:
         """Close the socket's reader and drop unread data, because a connection outlives its streams."""

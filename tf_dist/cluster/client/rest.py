@@ -48,9 +48,8 @@ from tf_dist.cluster.client.transport import (
 from tf_dist.errors import Unavailable
 
 LOG_SILENCE: Final = 30.0
-"""Seconds after which a followed log without a line is opened again, because a proxy may have dropped the connection.
-"""
-# Kinds of which a large cluster has so many that something changes all the time. Jobs and Leases are read at once.
+"""Seconds after which a followed log without a new line is opened again, because a proxy may have dropped it."""
+# Kinds whose objects change all the time in a large cluster. Changes of jobs and Leases are read at once.
 _NUMEROUS: Final = (PODS, SERVICES, NODES)
 _VERSION: Final = Resource("", "v1", "Version", "version", namespaced=False)
 
@@ -146,7 +145,7 @@ class RestCluster:
         path = collection_path(resource, namespace) + query
         found = self._call("GET", path, RequestInfo("list", resource, "", namespace or ""))
         own = {"apiVersion": resource.api_version, "kind": resource.kind}
-        # The items of a core list carry no type of their own.
+        # The items of a core list have no type.
         items = [obj if "kind" in obj else {**own, **obj} for obj in found.get("items") or ()]
         metadata = found.get("metadata") or {}
         return ObjectList(items, str(metadata.get("resourceVersion", "")), metadata.get("continue") or "")
@@ -171,7 +170,7 @@ class RestCluster:
         timeout = min(timeout, self._watch_seconds)
         query = query_string(
             watch="true",
-            # Without a version they would mean a list before the watch, which not every etcd allows.
+            # Without a version, bookmarks would request a list before the watch, which not every etcd supports.
             allowWatchBookmarks="true" if since else "",
             resourceVersion=since,
             labelSelector=labels,
@@ -300,19 +299,19 @@ def collection_path(resource: Resource, namespace: str | None) -> str:
 
 def object_path(resource: Resource, namespace: str | None, name: str, subresource: str = "") -> str:
     """The path of one object; BadRequest without its name."""
-    # Without its name the path of an object is its collection's: a delete would take everything.
+    # Without a name, the path is the collection's, and a delete would remove all objects.
     if not name or (resource.namespaced and not namespace):
         raise BadRequest(f"{resource.plural} need a name and, unless they are cluster-wide, a namespace")
     return resource.path(_path_segment(namespace) if namespace else None, _path_segment(name), subresource)
 
 
 def _path_segment(text: str) -> str:
-    # Dots alone would be taken for a way up the path.
+    # A segment of dots only would be resolved as a relative path.
     return quote(text, safe="") if text.strip(".") else text.replace(".", "%2E")
 
 
 def query_string(**values: str | int) -> str:
-    """A query string of what is not empty, with its question mark."""
+    """A query string of the values that are not empty, with the question mark."""
     given = {name: value for name, value in values.items() if value != ""}
     return f"?{urlencode(given)}" if given else ""
 
@@ -331,7 +330,7 @@ def encode_body(body: Any) -> bytes:
 
 
 def decode_object(data: bytes, asked: RequestInfo) -> Object:
-    """The object in an answer; Unavailable when a proxy or a login page answered instead."""
+    """The object in a response; Unavailable when a proxy or a login page responded instead."""
     found = parse_body(data)
     if isinstance(found, dict) and "kind" in found:
         return found

@@ -74,7 +74,7 @@ def call_with_retries(
             seconds = pause(error, tries) if _RETRIED.get() else None
             if seconds is None or not sleep(seconds):
                 raise
-            # Any error but a refusal to begin may have happened after the server had acted.
+            # After any error except throttling, the server may have executed the request.
             doubtful = doubtful or not isinstance(error, Throttled)
     raise AssertionError("unreachable")
 
@@ -87,8 +87,8 @@ _RETRIED: Final[ContextVar[bool]] = ContextVar("retried", default=True)
 def fenced_by(permission: Callable[[], float], *, retried: bool = True) -> Iterator[None]:
     """Send the requests of this block, in this thread, only while ``permission`` lasts.
 
-    It returns the seconds for which it certainly lasts, which limit each attempt. When it has ended, it raises the
-    error with which the request fails. ``retried``: False if the caller retries itself, and must not wait here.
+    ``permission`` returns the seconds for which it certainly lasts, which limit each attempt. After its end, it raises
+    the error with which the request fails. ``retried``: False if the caller retries itself, and must not wait here.
     """
     fence, policy = _FENCE.set(permission), _RETRIED.set(retried)
     try:
@@ -99,6 +99,6 @@ def fenced_by(permission: Callable[[], float], *, retried: bool = True) -> Itera
 
 
 def fence_seconds_left() -> float:
-    """The time limit of an attempt that starts now (inf: it needs no permission)."""
+    """The time limit of an attempt that starts now (inf: no permission is needed)."""
     permission = _FENCE.get()
     return math.inf if permission is None else permission()

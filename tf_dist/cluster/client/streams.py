@@ -19,21 +19,21 @@ from tf_dist.errors import Unavailable
 _CHUNK = 256 * 1024
 _LOG_CHUNK = 64 * 1024
 _MANAGED_FIELDS = b',"managedFields":['
-# What follows them in objects of built-in kinds, whose members come in a fixed order, and in those of others, sorted.
+# The text after managed fields. Members of built-in kinds have a fixed order; those of other kinds are sorted.
 _AFTER_MANAGED_FIELDS = (b']},"spec":', b'],"name":')
 
 
 def decode_json(data: bytes) -> Any:
-    """The parsed JSON, without managed fields at any level; ValueError, RecursionError.
+    """The parsed JSON, without managed fields at any level where they are easy to find; ValueError, RecursionError.
 
-    No caller uses managed fields, they are up to half of a pod, and decoding is most of the cost of following a
+    No caller uses managed fields. They are up to half of a pod, and decoding is most of the cost of following a
     cluster.
     """
     return json.loads(_without_managed_fields(data))
 
 
 def _without_managed_fields(data: bytes) -> bytes:
-    """The text without managed fields that are easy to find: in the form of an API server, without brackets.
+    """The text without managed fields that are written as an API server writes them and contain no brackets.
 
     A quotation mark inside a string has a backslash before it, so the pattern never matches inside a string.
     """
@@ -65,7 +65,7 @@ def error_reason(error: BaseException) -> str:
 
 
 class LineStream(Stream[bytes]):
-    """The lines of a streamed body. Iterate it in one thread; close it from any.
+    """The lines of a streamed body. One thread iterates; any thread may close.
 
     A read that times out ends the stream if ``silence_ends``, otherwise it raises StreamSilent. A broken connection
     raises Unavailable. ``pacer``: paces the reads. ``together``: whole lines that have arrived together are one item.
@@ -86,7 +86,7 @@ class LineStream(Stream[bytes]):
         self._pacer = pacer
         if pacer is not None:
             pace(response, pacer)
-        # Reentrant: a signal handler may close what the thread that it interrupts is closing.
+        # Reentrant: a signal handler may close the stream while the interrupted thread is closing it.
         self._lock = threading.RLock()
         self._reading = self._closed = self._released = False
         self._most = _LOG_CHUNK if together else _CHUNK
@@ -118,7 +118,7 @@ class LineStream(Stream[bytes]):
         try:
             return self._response.read1(self._most)
         except (urllib3.exceptions.HTTPError, OSError, ValueError, AttributeError) as error:
-            # Closing from another thread ends the body under the reader (an ssl socket loses its inner object then).
+            # Another thread may close the body during the read (an ssl socket then loses its inner object).
             quiet = self._silence_ends and isinstance(error, urllib3.exceptions.ReadTimeoutError)
             if self._closed or quiet:
                 return b""
@@ -149,7 +149,7 @@ class LineStream(Stream[bytes]):
             self._closed = True
             if self._pacer is not None:
                 self._pacer.end()
-            # A response must not be closed while another thread reads it: the reader closes it then.
+            # A response must not be closed while another thread reads it. The reader closes it after the read.
             if not self._reading:
                 self._release()
                 return
@@ -157,7 +157,7 @@ class LineStream(Stream[bytes]):
                 self._response.shutdown()
 
     def _release(self) -> None:
-        """Close the body, once, and its connection if that cannot be used again; with the lock."""
+        """Close the body once, and its connection if it cannot be reused. The caller holds the lock."""
         if not self._released:
             self._released = True
             with suppress(OSError, ValueError):

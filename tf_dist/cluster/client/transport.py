@@ -24,9 +24,9 @@ from tf_dist.errors import ClusterError, Forbidden, Rejected, Unavailable
 
 CONNECT_TIMEOUT: Final = 5.0
 READ_TIMEOUT: Final = 30.0
-_POLL: Final = 0.5  # seconds between two looks at requests that have no time left
-# Seconds after an outage in which a refusal may pass: an API server that has just started refuses everybody until it
-# has read the roles. Informers repeat a request after at most as long a pause.
+_POLL: Final = 0.5  # seconds between checks for slow requests
+# Seconds after an outage in which a refusal may be temporary: an API server that has just started refuses all requests
+# until it has read the roles. Informers repeat a request after at most the same time.
 _STARTING: Final = 30.0
 _NO_RETRIES: Final = urllib3.Retry(False, redirect=False)
 _HEADERS: Final = {
@@ -37,11 +37,11 @@ _HEADERS: Final = {
 }
 
 RequestObserver = Callable[[str, str, int, float], None]
-"""Called after every request: RBAC verb, plural (``tfjobs/status``), HTTP code (0: no answer), seconds."""
+"""Called after every request: RBAC verb, plural (``tfjobs/status``), HTTP code (0: no response), seconds."""
 
 
 class ApiRequest(NamedTuple):
-    """A request; ``path`` with its query."""
+    """A request. ``path`` includes the query."""
 
     method: str
     path: str
@@ -61,7 +61,7 @@ class TransportConfig(NamedTuple):
 
 
 class Transport:
-    """Sends requests. Thread-safe; ``close`` ends a pause between two tries at once.
+    """Sends requests. Thread-safe. ``close`` ends a pause between two attempts at once.
 
     ``read`` and ``whole``: ``timeout`` and ``response_timeout`` of ``RestCluster``.
     """
@@ -84,13 +84,13 @@ class Transport:
         self._called = called
         self._closed = threading.Event()
         self._hurried = False
-        self._unavailable_at = -math.inf  # when a request was last answered with nothing or a server error
+        self._unavailable_at = -math.inf  # when a request last got no response or a server error
         self._sleep = sleep or self._closed.wait
         self._lock = threading.Lock()
         self._connections = OpenConnections(whole)
         self._pool = self._new_pool()
         url = urlsplit(route.url)
-        # A forwarding proxy gets the whole URL, a tunnelling one (TLS) only the path.
+        # A forwarding proxy gets the whole URL, a tunnelling proxy (TLS) only the path.
         self._headers = _HEADERS | {"Host": url.netloc.rpartition("@")[2]}
         self._base = route.url if route.proxy and url.scheme == "http" else url.path.rstrip("/")
 
@@ -116,7 +116,7 @@ class Transport:
         self._connections.cancel()
 
     def whole(self, request: ApiRequest) -> bytes:
-        """The body of the response, retried by the policy."""
+        """The body of the response. Failed attempts are repeated by the retry policy."""
         started = time.monotonic()
 
         def pause(error: ClusterError, tries: int) -> float | None:
@@ -136,7 +136,7 @@ class Transport:
         return self._known(request, urllib3.Timeout(connect=CONNECT_TIMEOUT, read=read), whole=False)
 
     def _known(self, request: ApiRequest, timeout: urllib3.Timeout, *, whole: bool) -> urllib3.BaseHTTPResponse:
-        """One attempt; a second one with renewed credentials after a 401, if there are any.
+        """One attempt, and after a 401 a second attempt if the credentials can be renewed.
 
         A refusal soon after an outage is Unavailable.
         """
@@ -161,7 +161,7 @@ class Transport:
         except Unauthorized:
             if not self._credentials.renew(headers):
                 raise
-        # Connections that are open go by the client certificate that they were opened with.
+        # Open connections keep the client certificate with which they were opened.
         self._reconnect()
         return self._once(request, self._credentials.headers(), timeout, whole=whole)
 
@@ -173,7 +173,7 @@ class Transport:
             del headers["Content-Type"]
         else:
             headers["Content-Type"] = request.media
-        # Between two attempts, or while credentials were renewed, the fence may have closed.
+        # The permission may have ended since the last attempt, or while credentials were renewed.
         timeout = _bounded_timeout(timeout, fence_seconds_left())
         code, started = 0, time.monotonic()
         try:
@@ -197,7 +197,7 @@ class Transport:
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise self._no_answer(request.asked, error) from error
         except ValueError:
-            # Its own text would show the header, and with it the token.
+            # The text of this error would reveal the header, including the token.
             raise Rejected(f"{request.asked}: the credentials contain characters that a header cannot have") from None
         finally:
             if self._called is not None:
@@ -234,7 +234,7 @@ def _is_refused(error: BaseException | None) -> bool:
 
 
 def _bounded_timeout(timeout: urllib3.Timeout, seconds: float) -> urllib3.Timeout:
-    """The timeouts, cut to the seconds that the attempt may take."""
+    """The timeouts, limited to the seconds that the attempt may take."""
     if math.isinf(seconds):
         return timeout
     connect, read = (

@@ -17,25 +17,25 @@ from tf_dist.cluster.concurrency import SYSTEM_RUNTIME, ThreadRuntime
 
 K = TypeVar("K", bound=Hashable)
 
-# So many keys are taken for a routine one that waits beside them: a controller that always has something to do still
-# comes to everything.
+# The number of other keys that are taken before a waiting routine key, so that a busy controller still handles every
+# key.
 _OTHERS_PER_ROUTINE: Final = 10
-# Seconds that a worker waits at a time: a timeout of threads has a bound.
+# The longest wait of a worker in seconds, because timeouts of threads are bounded.
 _LONGEST_WAIT: Final = 3600.0
 
 
 class TokenBucket:
-    """Allows ``burst`` at once, then one every ``interval`` seconds. Not thread-safe.
+    """Allows ``burst`` tokens at once, then one every ``interval`` seconds. Not thread-safe.
 
     All times are seconds of one monotonic clock.
     """
 
     def __init__(self, *, interval: float, burst: int) -> None:
         self._interval, self._burst = interval, burst
-        self._paid_until = -math.inf  # when all so far would be over, at one in an interval
+        self._paid_until = -math.inf  # when all taken tokens would be used up, at one token per interval
 
     def due(self) -> float:
-        """The time at which the next is allowed; -inf: at once."""
+        """The time at which the next token is available; -inf: at once."""
         return self._paid_until - (self._burst - 1) * self._interval
 
     def take(self, now: float) -> None:
@@ -43,7 +43,7 @@ class TokenBucket:
         self._paid_until = max(self._paid_until, now) + self._interval
 
 
-# Parts of a period; the keys of one part are looked at together.
+# Parts of a period; the keys of a part are due together.
 _SLOTS: Final = 1000
 
 
@@ -56,7 +56,7 @@ class ResyncSchedule(Generic[K]):
     def __init__(self, period: float, now: float) -> None:
         self._length = period / _SLOTS
         self._parts: list[set[K]] = [set() for _ in range(_SLOTS)]
-        self._next = self._part(now)  # the first part, counted from moment 0, that has not come yet
+        self._next = self._part(now)  # the first part, counted from time 0, that is not yet due
         self._lock = threading.Lock()
 
     def _part(self, now: float) -> int:
@@ -96,16 +96,16 @@ class ResyncSchedule(Generic[K]):
 
 _BASE_DELAY: Final = 0.1
 _MAX_DELAY: Final = 30.0
-# Outdated entries that are borne with before the heap is made anew.
+# Outdated entries that are tolerated before the heap is rebuilt.
 _SLACK: Final = 64
 
 
 class Lane(IntEnum):
     """The order in which waiting keys are taken."""
 
-    FIRST = 0  # a verdict of admission is to be written
-    NORMAL = 1  # something has happened
-    ROUTINE = 2  # nothing is known to have happened; one of these is taken after ten of the others
+    FIRST = 0  # a verdict of admission must be written
+    NORMAL = 1  # something has changed
+    ROUTINE = 2  # no known change; one routine key is taken after ten others
 
 
 @dataclass(slots=True)
@@ -113,9 +113,9 @@ class _Pass:
     """One key that a worker is processing."""
 
     begun: float
-    noticed: set[int] = field(default_factory=set)  # versions of objects that were seen meanwhile (0: other news)
+    noticed: set[int] = field(default_factory=set)  # versions of objects that changed meanwhile (0: other changes)
     written: set[int] = field(default_factory=set)  # versions that the worker has written itself
-    lane: Lane = Lane.ROUTINE  # in which the key is to wait again
+    lane: Lane = Lane.ROUTINE  # of the next wait of the key
 
 
 class _FairLane(Generic[K]):
@@ -154,9 +154,9 @@ class _FairLane(Generic[K]):
 class WorkQueue(Generic[K]):
     """A work queue like client-go's: each key waits once, and one worker at a time processes it. Thread-safe.
 
-    A key that is added while a worker processes it waits again afterwards. In addition, there are lanes, delayed keys,
-    and a back-off for each failing key. A worker's own writes do not queue a key again, whether the response or the
-    watch shows them first; this saves two passes for each job. Versions are resourceVersions as numbers
+    A key that is added while a worker processes it waits again afterwards. In addition, the queue has lanes, delayed
+    keys, and a back-off for each failing key. A worker's own writes do not queue a key again, whether the response or
+    the watch shows them first; this saves two passes for each job. Versions are resourceVersions as numbers
     (``resource_version_of``). ``monotonic``: seconds of a monotonic clock. ``runtime``: provides the condition that
     ``get`` waits for. No group of keys delays the others, however large it is: groups take turns in each lane, and a
     group has at most ``most`` workers at a time (None: all). ``group`` returns the group of a key.
@@ -173,13 +173,13 @@ class WorkQueue(Generic[K]):
         self._monotonic = monotonic
         self._runtime = runtime
         self._group, self._most = group, math.inf if most is None else most
-        # Keys that wait for a worker, by lane, and since when.
+        # Keys that wait for a worker, by lane, with the start of their wait.
         self._lanes: dict[Lane, _FairLane[K]] = {lane: _FairLane() for lane in Lane}
         self._where: dict[K, Lane] = {}
         self._passes: dict[K, _Pass] = {}
         self._busy: Counter[Hashable] = Counter()  # workers, by the group of their key
-        self._in_a_row = 0  # keys that were taken while routine ones waited
-        # When a key is due later, and the serial number of the heap's entry that says so.
+        self._in_a_row = 0  # keys that were taken while routine keys waited
+        # When a delayed key is due, and the serial number of its current heap entry.
         self._later: dict[K, tuple[float, int]] = {}
         self._heap: list[tuple[float, int, K]] = []
         self._serial = 0
@@ -297,7 +297,7 @@ class WorkQueue(Generic[K]):
         while self._heap and self._heap[0][0] <= now:
             when, serial, key = heapq.heappop(self._heap)
             if self._later.get(key) != (when, serial):
-                continue  # it was asked for earlier since
+                continue  # the entry is outdated
             del self._later[key]
             if key in self._passes:
                 self._note(key, 0, Lane.NORMAL)
@@ -317,16 +317,16 @@ class WorkQueue(Generic[K]):
         return None
 
     def done(self, key: K) -> None:
-        """The worker has processed ``key``, which waits again if there were changes other than its own writes.
+        """Mark ``key`` as processed. It waits again if there were changes other than the worker's own writes.
 
-        The worker then calls ``get``, so another one is woken only for keys that waited before.
+        The worker then calls ``get``, so another worker is woken only for keys that waited before.
         """
         with self._changed:
             found, group = self._passes.pop(key), self._group(key)
             self._busy[group] -= 1
             if not self._busy[group]:
                 del self._busy[group]
-            if self._where:  # the group may have had all the workers that it may have
+            if self._where:  # the group may have been at its limit of workers
                 self._changed.notify()
             if found.noticed - found.written:
                 self._add(key, self._monotonic(), found.lane, wake=False)
@@ -352,7 +352,7 @@ class WorkQueue(Generic[K]):
         with self._changed:
             self._failures.pop(key, None)
 
-    # How it stands
+    # State
 
     def waits(self, lane: Lane) -> bool:
         """Whether a key waits in a lane."""

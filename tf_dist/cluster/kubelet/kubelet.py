@@ -1,4 +1,4 @@
-"""The Kubelet: watches the pods of its node, syncs each one, keeps its Node, reads container logs."""
+"""The Kubelet: watches the pods of its node, syncs each pod, maintains its Node, and reads container logs."""
 
 from __future__ import annotations
 
@@ -75,11 +75,11 @@ def _container_status(pod: Object, name: str) -> Object:
 
 
 _log = logging.getLogger(__name__)
-_RETRY = 1.0  # seconds until a refused write is tried again
+_RETRY = 1.0  # seconds until a failed write is retried
 
 
 class Kubelet(Service):
-    """A node of ``cluster`` on this machine. ``start`` returns when it is registered; ``stop`` ends all its threads.
+    """A node of ``cluster`` on this machine. ``start`` returns when the node is registered; ``stop`` ends all threads.
 
     It is also a log source: ``logs`` has the signature of ``Cluster.logs``.
     """
@@ -107,7 +107,7 @@ class Kubelet(Service):
         self._supervisor_lost = False
         self.network = NetworkDescription(NetworkMode.SHARED, "not started")
 
-    # Life
+    # Lifecycle
 
     def start(self) -> None:
         """Create or find the state folder, start the supervisor, register the node, and start the workers.
@@ -117,7 +117,7 @@ class Kubelet(Service):
         try:
             self._start()
         except BaseException:
-            # A predecessor's pods go on if perhaps only the cluster cannot be reached.
+            # A predecessor's pods continue, because perhaps only the cluster is unreachable.
             self.stop(kill=self._settings.ephemeral or not self._supervisor.uids())
             raise
 
@@ -172,13 +172,13 @@ class Kubelet(Service):
         self._queue.add("")
 
     def _replace_supervisor(self) -> None:
-        """Start a new supervisor after one that ended together with its pods. ``decide`` then handles the pods."""
+        """Start a new supervisor after the previous one ended with its pods. ``decide`` then handles the pods."""
         self._supervisor_lost = False
         _log.warning("restarting runtime supervisor after its end")
         try:
             self._pod_worker.on_runtime_restart(from_nothing=self._runtime.rebuild())
         except BaseException:
-            self._supervisor_lost = True  # once more at the next look
+            self._supervisor_lost = True  # retried in the next pass
             raise
         self.network = self._runtime.network
 

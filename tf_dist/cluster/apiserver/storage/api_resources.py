@@ -1,4 +1,4 @@
-"""The API resources that are served: built-in kinds, those of CRDs, and how a request names one."""
+"""The API resources that are served: built-in kinds, kinds of CRDs, and their lookup for a request."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from tf_dist.errors import NotFound
 
 @dataclass(frozen=True, slots=True)
 class NameRule:
-    """A family of names."""
+    """A rule for names."""
 
-    title: str  # what an error calls it
+    title: str  # as errors show it
     pattern: re.Pattern[str]
     longest: int  # characters
 
@@ -43,7 +43,7 @@ class Kind:
     singular: str  # as in kubectl get pod
     short_names: tuple[str, ...] = ()  # as in kubectl get po
     categories: tuple[str, ...] = ()  # as in kubectl get all
-    other_versions: tuple[str, ...] = ()  # at which it is served, too
+    other_versions: tuple[str, ...] = ()  # in addition to the preferred version
     names: NameRule = SUBDOMAIN  # of its objects
     status: bool = False  # has a status subresource
     generation: bool = False  # counts changes of everything but metadata and status
@@ -53,17 +53,17 @@ class Kind:
 
     @property
     def key(self) -> str:
-        """``pods`` or ``tfjobs.kubeflow.org``: what errors call it, and what its objects are stored under."""
+        """``pods`` or ``tfjobs.kubeflow.org``: the name in errors, and the key of its objects in the store."""
         return f"{self.resource.plural}.{self.resource.group}" if self.resource.group else self.resource.plural
 
     @property
     def versions(self) -> tuple[str, ...]:
-        """All versions it is served at, the preferred one first."""
+        """All served versions, the preferred version first."""
         return (self.resource.version, *self.other_versions)
 
     @property
     def shown(self) -> str:
-        """``Pod`` or ``TFJob.kubeflow.org``: how validation errors begin."""
+        """``Pod`` or ``TFJob.kubeflow.org``: the start of validation errors."""
         return f"{self.resource.kind}.{self.resource.group}" if self.resource.group else self.resource.kind
 
 
@@ -127,7 +127,7 @@ BUILTIN_KINDS: tuple[Kind, ...] = (
     _core(CRDS, "crd", "crds", status=True, generation=True, unconditional=False),
     _custom(api.TFJOBS, "tfj", other_versions=("v1alpha1",), categories=_ALL, columns=TFJOB_COLUMNS),
     _custom(api.VOLCANO_JOBS, "vcjob", "vj", categories=_ALL, columns=VOLCANO_JOB_COLUMNS),
-    # Before Volcano's: of two kinds of that name, kubectl get queues shows the first group's.
+    # Before Volcano's queues: of two kinds with this name, kubectl get queues shows the kind of the first group.
     _custom(api.QUEUES, "tfq", columns=QUEUE_COLUMNS),
     _custom(VOLCANO_POD_GROUPS, "pg"),
     _custom(api.VOLCANO_QUEUES, "q"),
@@ -136,7 +136,7 @@ BUILTIN_KINDS: tuple[Kind, ...] = (
 
 
 POD_SUBRESOURCES: Mapping[str, Mapping[str, Any]] = {
-    # kubectl drain evicts only where it reads from which group an Eviction is.
+    # kubectl drain evicts only if discovery shows the group of the Eviction.
     "eviction": {"kind": "Eviction", "verbs": ["create"], "group": "policy", "version": "v1"},
     "log": {"verbs": ["get"]},
 }
@@ -155,7 +155,7 @@ class ResourceRegistry:
         return iter(tuple(self._kinds.values()))
 
     def find(self, group: str, version: str, plural: str) -> Kind:
-        """The kind served at a place of the API; NotFound."""
+        """The kind that is served with this group, version and plural; NotFound."""
         kind = self._kinds.get(f"{plural}.{group}" if group else plural)
         if kind is None or version not in kind.versions:
             raise NotFound(f"the server could not find the requested resource ({group or 'core'}/{version} {plural})")
@@ -174,14 +174,14 @@ class ResourceRegistry:
         return self._by_kind.get((group, kind))
 
     def define(self, crd: Object) -> None:
-        """Serve the kind that a CustomResourceDefinition describes; a built-in kind stays as it is."""
+        """Serve the kind that a CustomResourceDefinition describes; a built-in kind does not change."""
         kind = kind_from_crd(crd["spec"])
         if kind.key not in self._own:
             self._kinds[kind.key] = kind
             self._by_kind[kind.resource.group, kind.resource.kind] = kind
 
     def forget(self, crd: Object) -> Kind | None:
-        """Stop serving that kind; the kind, unless it is built in."""
+        """Stop serving the kind of a CustomResourceDefinition. Returns the kind, unless it is built in."""
         kind = kind_from_crd(crd["spec"])
         if kind.key in self._own:
             return None

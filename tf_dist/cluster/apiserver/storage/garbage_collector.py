@@ -3,7 +3,7 @@
 The rules:
  1. An object with finalizers, or a pod that a node agent may still run, is only marked. It is removed when both are
     done.
- 2. When an owner is removed, its dependents are removed, unless they have another owner. Then only the reference is.
+ 2. The removal of an owner removes its dependents. A dependent with another owner only loses the reference.
  3. Foreground: the owner stays marked until its blocking dependents are removed. Orphan: references are removed first.
  4. A namespace is removed after its content. Consequences are processed from a queue before the verb returns, so deep
     trees need no deep stack. If a write to disk fails, the item stays in the queue and is retried, because the verb
@@ -30,7 +30,7 @@ from tf_dist.core.model.timestamps import format_time
 from tf_dist.errors import ClusterError, Conflict, Forbidden
 
 _log = logging.getLogger(__name__)
-_SHORTEST, _LONGEST = 0.1, 5.0  # seconds until what the disk refused is tried again
+_SHORTEST, _LONGEST = 0.1, 5.0  # seconds until failed writes are retried
 FOREGROUND_FINALIZER = "foregroundDeletion"
 _PROTECTED = frozenset({"default", "kube-system", "kube-public"})
 POLICIES = ("Background", "Foreground", "Orphan")
@@ -53,21 +53,21 @@ class GarbageCollector:
         self._context = context
         self._store = context.store
         self._todo: deque[Key] = deque()
-        self._undefined: dict[Key, None] = {}  # objects of a kind that is gone
-        self._unserved: list[str] = []  # such kinds whose watches end after the deletions
+        self._undefined: dict[Key, None] = {}  # objects of kinds whose CRD was removed
+        self._unserved: list[str] = []  # such kinds; their watches end after the deletions
         self._timer: threading.Timer | None = None
         self._pause = _SHORTEST
         self._closed = False
 
     def delete(self, key: Key, obj: Object, options: DeleteOptions) -> Object | None:
-        """Delete or mark: the object as it is now, or None when it is gone."""
+        """Delete or mark the object. Returns the marked object, or None when it is removed."""
         self.check(key, obj, options)
         left = self._begin(key, obj, options)
         self.process_queue()
         return left
 
     def check(self, key: Key, obj: Object, options: DeleteOptions) -> None:
-        """Refuse what must not be deleted; Conflict, Forbidden, BadRequest."""
+        """Refuse deletions that are not allowed; Conflict, Forbidden, BadRequest."""
         metadata = obj["metadata"]
         for field, wanted in (("uid", options.uid), ("resourceVersion", options.version)):
             if wanted and wanted != metadata[field]:
@@ -137,7 +137,7 @@ class GarbageCollector:
         return stored
 
     def done(self, key: Key, obj: Object) -> bool:
-        """Whether a marked object has nothing left to wait for."""
+        """Whether a marked object can be removed."""
         metadata = obj["metadata"]
         if not metadata.get("deletionTimestamp") or metadata.get("finalizers"):
             return False
@@ -166,7 +166,7 @@ class GarbageCollector:
             self._todo.extend(found)
             self._unserved.append(kind.key)
 
-    # What follows
+    # Consequences
 
     def consider(self, key: Key) -> None:
         """Queue an object whose owners or finalizers a write has changed."""
@@ -174,7 +174,7 @@ class GarbageCollector:
         self.process_queue()
 
     def resync_all(self) -> None:
-        """After a restart: finish deletions that a killed process left half done."""
+        """Finish deletions that a killed process left incomplete. Called after a restart."""
         owned = self._store.owned()
         owners = (owner["uid"] for key in owned for owner in owner_references(self._store.get(key) or {"metadata": {}}))
         above = (self._store.by_uid(uid) for uid in dict.fromkeys(owners))

@@ -22,7 +22,7 @@ Bookmark = Callable[[str], Object]
 
 
 class WatchStream(Stream[WatchEvent]):
-    """A watch: iterate it in one thread, close it from any. ``backlog``: its first events."""
+    """A watch. One thread iterates; any thread may close. ``backlog``: the first events."""
 
     def __init__(
         self,
@@ -98,14 +98,14 @@ class WatchStream(Stream[WatchEvent]):
         self._bookmark_at = now + self._every
         if self._last:
             self._take_rest()
-        # Only when nothing waits in the queue is everything up to the store's version delivered.
+        # Only if the queue is empty, all changes up to the store's version have been delivered.
         with self._store.lock:
             version = self._store.version if self._feed.queue.empty() else self._taken
         if version:
             self._ready.append(WatchEvent("BOOKMARK", self._bookmark(str(version))))
 
     def _take_rest(self) -> None:
-        """Events from before the timeout are delivered, also to a reader that comes late."""
+        """Deliver events from before the timeout, even to a late reader."""
         for _ in range(self._feed.queue.qsize()):
             if event := self._seen(self._feed.queue.get_nowait()):
                 self._ready.append(event)
@@ -135,7 +135,7 @@ _Place = tuple[str, str]
 def list_objects(
     store: Store, kind: str, namespace: str | None, match: Predicate | None, limit: int = 0, continue_: str = ""
 ) -> ObjectList:
-    """The objects in order of namespace and name (0: all). A later page shows them as they were at the first."""
+    """The objects in order of namespace and name (``limit`` 0: all). Later pages show the state of the first page."""
     if continue_:
         version, start = _parse_continue_token(continue_)
         objects = _objects_at(store, kind, namespace, version, start)

@@ -38,19 +38,20 @@ EndpointResolver = Callable[[Object, Sequence[str]], Mapping[str, str]]
 """``Cluster.addresses``, where DNS does not work."""
 _CRDS_KEY: Final = f"{CRDS.plural}.{CRDS.group}"
 _EVENT_SECONDS: Final = 3600  # for which events are kept
-_NAME_ATTEMPTS: Final = 8  # how often a generated name is drawn anew when it is taken
-# No vowels and no look-alikes, so that a random suffix spells nothing; the prefix is cut where a label would overflow.
+_NAME_ATTEMPTS: Final = 8  # attempts to generate a name that is not taken
+# No vowels and no similar characters, so that a random suffix spells no word. The prefix is cut so that the name fits
+# in a label.
 _SUFFIX: Final = "bcdfghjklmnpqrstvwxz2456789"
 _SUFFIX_LENGTH: Final = 5
 _GENERATED_MAX: Final = 63
 
 
 class MemoryCluster:
-    """A cluster inside this process. Thread-safe; a dict that it returned must not be changed.
+    """A cluster inside this process. Thread-safe; returned dicts must not be changed.
 
     ``journal`` makes it durable. ``validators``, by (group, kind), check new and changed specs and may fill in
     defaults. ``history``: the number of changes of a kind that a watch can start from. ``kinds`` are always served.
-    ``any_priority_class``: pods may name a missing PriorityClass, as files do that were written for another cluster.
+    ``any_priority_class``: pods may name a missing PriorityClass, because files may be written for another cluster.
     """
 
     def __init__(
@@ -79,13 +80,13 @@ class MemoryCluster:
             for _, _, crd in self._store.scan(_CRDS_KEY, None):
                 self.kinds.define(crd)
             self._reaper.resync_all()
-            # The last one: a cluster in which tf-dist is installed.
+            # The last namespace exists in a cluster in which tf-dist is installed.
             for name in ("default", "kube-system", SYSTEM_NAMESPACE):
                 if self._store.get(Key("namespaces", "", name)) is None:
                     self.create(api.NAMESPACES, None, {"metadata": {"name": name}})
 
     def close(self) -> None:
-        """End every watch and close the file, if there is one."""
+        """End every watch, and close the file, if any."""
         with self._store.lock:
             self._reaper.close()
             self._store.close()
@@ -155,7 +156,7 @@ class MemoryCluster:
             )
 
     def logs(self, namespace: str, pod: str, options: LogOptions = ALL_LINES) -> Stream[bytes]:
-        """The lines of a container's log (the only one, or the one that is named), from the kubelet that runs it."""
+        """The lines of a container's log (the named container, or the only one), from the kubelet that runs it."""
         spec = self.get(api.PODS, namespace, pod)["spec"]
         names = [item["name"] for field in ("containers", "initContainers") for item in spec.get(field) or ()]
         container = options.container or names[0]
@@ -326,7 +327,7 @@ class MemoryCluster:
             return asked.view(self._update(asked.kind, key, old, new, subresource=subresource, dry_run=dry_run))
 
     def _update(self, kind: Kind, key: Key, old: Object, new: Object, *, subresource: str, dry_run: bool) -> Object:
-        # Optimistic concurrency: a writer that read an older version, or another object of that name, loses.
+        # Optimistic concurrency: a writer that read an older version, or another object of the same name, fails.
         failed = f'Operation cannot be fulfilled on {key.kind} "{key.name}"'
         before, metadata = old["metadata"], new["metadata"]
         if metadata.get("uid") not in (None, "", before["uid"]):
@@ -348,7 +349,7 @@ class MemoryCluster:
         return stored
 
     def bind(self, namespace: str, pod: str, node: str) -> Object:
-        """Give a pod its node; Conflict when it has one."""
+        """Assign a node to a pod; Conflict when the pod has a node."""
         with self._store.lock:
             key = Key("pods", namespace, pod)
             found = self._existing(key)
@@ -372,9 +373,9 @@ class MemoryCluster:
         return {"type": type_, "status": "True", "lastTransitionTime": self._context.now()}
 
     def evict(self, namespace: str, pod: str, options: DeleteOptions | None = None, *, dry_run: bool = False) -> None:
-        """Evict a pod as the eviction subresource does: its condition says so, then it is deleted.
+        """Evict a pod as the eviction subresource does: set its condition, then delete it.
 
-        No disruption budget is enforced. NotFound; Conflict if ``options`` fences another pod.
+        No disruption budget is enforced. NotFound; Conflict if the preconditions of ``options`` do not match.
         """
         options = options or DeleteOptions()
         with self._store.lock:

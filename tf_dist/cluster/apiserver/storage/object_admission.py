@@ -1,6 +1,7 @@
-"""From a request's body to an object that may be stored: types, defaults, the rules of each kind, and ResourceQuota.
+"""API server admission: checks of types, defaults, the rules of each kind, and ResourceQuota.
 
-This is what an API server does between decoding and storage. Rules change the object, a private copy, in place.
+These are the steps of an API server from a request's body to a stored object. Rules change the object, which is a
+private copy, in place.
 """
 
 from __future__ import annotations
@@ -52,12 +53,12 @@ class ServerContext:
     any_priority_class: bool = False
 
     def now(self) -> str:
-        """The time as objects carry it."""
+        """The current time in the format of objects."""
         return format_time(self.clock())
 
 
 def error_subject(kind: Kind, obj: Object) -> str:
-    """``Pod "x"``: what an Invalid is about."""
+    """``Pod "x"``: the subject of an Invalid."""
     return f'{kind.shown} "{obj["metadata"].get("name", "")}"'
 
 
@@ -69,7 +70,7 @@ def _require(kind: Kind, obj: Object, problems: Iterable[Problem]) -> None:
 
 # 1. Decode
 
-# Parts of an object whose types are checked, and in which null means that a field is not set.
+# Parts of an object whose required fields are checked, and in which null means that a field is not set.
 _DESIRED: Final = ("spec", "data", "stringData", "value", "template")
 
 
@@ -94,14 +95,14 @@ def decode_body(kind: Kind, api_version: str, body: Any, old: Object | None = No
 
 
 def _typed(kind: Kind, obj: Object, type_: str, old: Object | None) -> Object:
-    # A field that the server does not know is passed over, and null in a mapping is as good as nothing.
+    # Unknown fields are ignored, and null in a mapping means that the field is not set.
     mistakes = [
         one
         for one in type_mistakes(obj, type_)
         if one.wanted == NOT_THERE
         or (one.wanted != UNKNOWN and (one.value is not None or isinstance(one.loc[-1], int)))
     ]
-    if mistakes and old is not None:  # an older server may have stored it: its status can still be written
+    if mistakes and old is not None:  # mistakes that an older server has stored do not block updates
         stored = type_mistakes(old, type_)
         mistakes = [one for one in mistakes if one not in stored]
     if wrong := next((one for one in mistakes if one.wanted != NOT_THERE), None):
@@ -140,7 +141,7 @@ def _drop_nulls(value: Any) -> None:
 
 # 2. Admit: metadata of the server, defaults and rules
 
-# What a client may not set: these come from the server, or from the object as it was.
+# Fields that clients cannot set: they come from the server, or from the stored object.
 _STAMPS: Final = ("uid", "creationTimestamp", "generation", "deletionTimestamp", "deletionGracePeriodSeconds")
 
 
@@ -187,7 +188,7 @@ def _without_metadata(obj: Object) -> Object:
 
 
 def _apply_rules(context: ServerContext, kind: Kind, obj: Object, old: Object | None) -> Object:
-    """Metadata, the kind's rules, then the validator that the cluster was given for this kind."""
+    """Check the metadata, apply the kind's rules, and then the cluster's validator for this kind."""
     _check_metadata(kind, obj, old)
     if rules := _RULES.get(kind.key):
         rules(kind, obj, old)
@@ -198,14 +199,14 @@ def _apply_rules(context: ServerContext, kind: Kind, obj: Object, old: Object | 
         checked = deep_copy_json(validator(obj, old))
     except InvalidJob as error:
         raise Invalid(error_subject(kind, obj), error.problems) from error
-    # The validator may default anything but the identity.
+    # The validator may set defaults, but not replace existing metadata.
     return {**checked, "metadata": {**(checked.get("metadata") or {}), **obj["metadata"]}}
 
 
 def _check_metadata(kind: Kind, obj: Object, old: Object | None) -> None:
     metadata = obj["metadata"]
     _require(kind, obj, _metadata_problems(kind, metadata, (old or {}).get("metadata", {})))
-    if kind.key == "namespaces":  # every namespace has this label, though a client writes another
+    if kind.key == "namespaces":  # every namespace has this label, even if a client sets another value
         metadata["labels"] = {**(metadata.get("labels") or {}), "kubernetes.io/metadata.name": metadata["name"]}
 
 
@@ -248,7 +249,7 @@ def _metadata_problems(kind: Kind, metadata: Object, before: Object) -> Iterator
         yield Problem("metadata.finalizers", "Forbidden: no new finalizers can be added if the object is being deleted")
 
 
-# 3. The rules of each kind, and what only new objects get
+# 3. The rules of each kind, and the completion of new objects
 
 _POD_DEFAULTS: Final = {
     "restartPolicy": "Always",
@@ -270,7 +271,7 @@ def _pod_rules(kind: Kind, pod: Object, old: Object | None) -> None:
 
 
 def set_pod_defaults(pod: Object) -> None:
-    """Fill in what the API server would, in place."""
+    """Set the defaults of an API server, in place."""
     spec = pod["spec"]
     for field, value in _POD_DEFAULTS.items():
         if spec.get(field) is None:
@@ -290,7 +291,7 @@ def set_pod_defaults(pod: Object) -> None:
 
 
 def _pod_spec_problems(pod: Object) -> Iterator[Problem]:
-    """All rules that a pod with correct types breaks, in the words of an API server."""
+    """The violations of a pod with correct types, in the words of an API server."""
     out = FieldErrors(strict=False, advice=False)
     require_container(pod, (), out)
     check_rules(pod["spec"], "PodSpec", ("spec",), out)
@@ -305,7 +306,7 @@ def _pod_spec_problems(pod: Object) -> Iterator[Problem]:
 
 
 def _pod_update_problems(old: Object, new: Object) -> Iterator[Problem]:
-    """A pod's spec is fixed, except images, deadlines, tolerations and gates; while it is gated, its nodes, too."""
+    """A pod's spec is fixed, except images, deadlines, tolerations and gates; while gated, also its nodes."""
     gates = old.get("schedulingGates") or []
     free = {"activeDeadlineSeconds", "tolerations", "schedulingGates"}
     free |= {"nodeSelector", "affinity"} if gates else set()
@@ -335,7 +336,7 @@ def _new_pod(context: ServerContext, pod: Object) -> None:
     if not spec.get("priorityClassName"):
         defaults = [(one.get("value") or 0, name) for name, one in classes.items() if one.get("globalDefault")]
         if defaults:
-            spec["priorityClassName"] = min(defaults)[1]  # of several such the lowest
+            spec["priorityClassName"] = min(defaults)[1]  # of several defaults, the lowest
     if name := spec.get("priorityClassName"):
         if name not in classes and name not in _SYSTEM_PRIORITIES and not context.any_priority_class:
             raise AdmissionDenied(f"no PriorityClass with name {name} was found")
@@ -382,7 +383,7 @@ def _service_rules(kind: Kind, service: Object, old: Object | None) -> None:
 def _new_service(context: ServerContext, service: Object) -> None:
     spec = service["spec"]
     if spec["type"] != "ExternalName" and not spec.get("clusterIP"):
-        # Nothing routes to it; it only has to be one address per service, as clients expect.
+        # No traffic is routed to the address. Clients only expect each service to have an address.
         high, low = divmod(context.store.version % 64_000, 250)
         spec["clusterIP"] = f"10.96.{high}.{low + 2}"
     if spec.get("clusterIP"):
@@ -446,7 +447,7 @@ _COUNTED: Final = ("pods", "services")
 
 
 def check_quota(context: ServerContext, kind: Kind, obj: Object) -> None:
-    """Forbidden if a new object would go beyond a quota of its namespace."""
+    """Forbidden if a new object would exceed a quota of its namespace."""
     namespace = obj["metadata"].get("namespace", "")
     if kind.key not in _COUNTED:
         return
@@ -464,7 +465,7 @@ def check_quota(context: ServerContext, kind: Kind, obj: Object) -> None:
 
 
 def update_quota_status(context: ServerContext, key: Key) -> None:
-    """Bring the statuses of a namespace's quotas up to date after a change of an object."""
+    """Update the statuses of a namespace's quotas after a change of an object."""
     if key.kind not in (*_COUNTED, QUOTAS_KEY):
         return
     for name, stored in list(context.store.by_age(QUOTAS_KEY, key.namespace).items()):

@@ -139,7 +139,7 @@ def _merge_lists(key: str, old: list[Any], change: list[Any]) -> list[Any]:
 
 
 def _list_directives(base: Object, patch: Mapping[str, Any]) -> Object:
-    """``$deleteFromPrimitiveList/x`` and ``$setElementOrder/x``, after everything else has merged."""
+    """``$deleteFromPrimitiveList/x`` and ``$setElementOrder/x``, applied after the merge."""
     for name, value in patch.items():
         directive, _, field = name.partition("/")
         old = base.get(field)

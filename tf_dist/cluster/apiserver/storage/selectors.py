@@ -97,7 +97,7 @@ def _field_tests(text: str) -> list[Predicate]:
 
 
 def _field_test(path: str, value: str, *, equal: bool) -> Predicate:
-    # The commonest path, worth its own reader: kubectl watches one object by name.
+    # The most common path has an optimized test: kubectl watches single objects by name.
     if path == "metadata.name":
         return lambda obj: (obj["metadata"]["name"] == value) is equal
     keys = path.split(".")

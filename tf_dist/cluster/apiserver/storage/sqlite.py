@@ -1,4 +1,4 @@
-"""The durable store: every write in one SQLite file before it is acknowledged."""
+"""The durable journal: every write is in an SQLite file before it is acknowledged."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tf_dist.cluster.api import Object
 from tf_dist.cluster.apiserver.storage.store import Key, deep_copy_json
 from tf_dist.errors import ClusterError
 
-# "tfdc" in ASCII: SQLite's own mark for whose file this is.
+# "tfdc" in ASCII: SQLite's field for the program that owns the file.
 _APPLICATION_ID = 0x74666463
 _SCHEMA = f"""
 PRAGMA application_id = {_APPLICATION_ID};
@@ -26,18 +26,18 @@ INSERT OR IGNORE INTO newest VALUES (0, 0);
 _PUT = "INSERT OR REPLACE INTO objects VALUES (?, ?, ?, ?, ?)"
 
 
-# What says nothing about the file itself: an advice to delete it would cost its owner everything.
+# Errors that do not concern the file itself. A hint to delete the file would cost its owner all data.
 _REFUSED_BY_THE_DISK = frozenset(
     {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN}
 )
 
 
 class SqliteJournal:
-    """A file that one process at a time may hold. Open it and pass it to a MemoryCluster.
+    """A file that one process at a time may open, as the journal of a MemoryCluster.
 
-    Each write is one transaction in the write-ahead log, which is on the disk when the write returns, as in etcd. It
-    survives a killed process and a power failure if the disk keeps what it confirmed. ClusterError when the file is
-    corrupt, foreign, or held by another process.
+    Each write is one transaction in the write-ahead log, which is on the disk when the write returns, as in etcd. A
+    write survives a killed process, and a power failure if the disk keeps confirmed data. ClusterError when the file is
+    corrupt, of another program, or in use by another process.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -55,7 +55,7 @@ class SqliteJournal:
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         file = os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600)
         try:
-            os.fchmod(file, 0o600)  # it holds Secrets; the file may have been there before
+            os.fchmod(file, 0o600)  # it contains Secrets, and may have existed before
         finally:
             os.close(file)
         self._db = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False)
@@ -64,7 +64,7 @@ class SqliteJournal:
         self._db.execute("PRAGMA journal_mode = WAL")
         # NORMAL would sync at checkpoints only: a power cut would undo acknowledged writes.
         self._db.execute("PRAGMA synchronous = FULL")
-        self._db.execute("PRAGMA fullfsync = ON")  # on macOS fsync alone leaves it in the disk's cache
+        self._db.execute("PRAGMA fullfsync = ON")  # on macOS, fsync alone leaves data in the disk's cache
         self._db.execute("BEGIN EXCLUSIVE")
         self._db.execute("COMMIT")
         self._check(self._db)
@@ -116,13 +116,13 @@ class SqliteJournal:
             if obj is not None:
                 db.execute(_PUT, (*key, version, json.dumps(obj, separators=(",", ":"))))
                 return
-            # The version of a removal lives on without its object, so both change in one transaction.
+            # The version of a removal is stored without an object, so one transaction changes both tables.
             db.execute("BEGIN")
             db.execute("DELETE FROM objects WHERE kind = ? AND namespace = ? AND name = ?", key)
             db.execute("UPDATE newest SET version = ?", (version,))
             db.execute("COMMIT")
         except sqlite3.Error as error:
-            if db.in_transaction:  # SQLite has rolled back by itself when the disk was full
+            if db.in_transaction:  # when the disk is full, SQLite has already rolled back
                 db.execute("ROLLBACK")
             raise self._explained(error) from error
 

@@ -1,7 +1,7 @@
 """The versioned store: plain JSON objects by key, indexes, history of changes, and watchers.
 
-Of Kubernetes it uses only ``metadata``. Every write gets the next version, is journalled, and then becomes visible.
-Stored and returned objects must not be changed; a write replaces the object.
+The store reads only the ``metadata`` of objects. Every write gets the next version, is journalled, and then becomes
+visible. Stored and returned objects must not be changed; a write replaces the object.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Clock = Callable[[], float]
 
 
 def deep_copy_json(value: Any) -> Any:
-    """A deep copy that shares nothing mutable with ``value``; TypeError for what JSON cannot hold.
+    """A deep copy that shares nothing mutable with ``value``; TypeError for values that JSON cannot represent.
 
     Keys are interned: ten thousand pods then share one copy of every field name.
     """
@@ -62,7 +62,7 @@ def _copy_unusual(value: Any) -> Any:
 
 
 def with_metadata(obj: Object, **metadata: Any) -> Object:
-    """A copy of ``obj`` with other metadata fields; None removes one. Everything else is shared."""
+    """A copy of ``obj`` with other metadata fields; None removes a field. The rest is shared."""
     merged = {**obj["metadata"], **metadata}
     return {**obj, "metadata": {key: value for key, value in merged.items() if value is not None}}
 
@@ -94,7 +94,7 @@ class Journal(Protocol):
     """Durable storage of writes: each call returns when the write survives a crash and a power cut."""
 
     def load(self) -> tuple[int, Iterable[tuple[Key, Object]]]:
-        """The newest version and every object, as they were written last."""
+        """The newest version, and every object as it was last written."""
 
     def write(self, key: Key, version: int, obj: Object | None) -> None:
         """Store the object at this version; None: the object was removed."""
@@ -160,7 +160,7 @@ class Store:
                 yield space, name, found[name]
 
     def _in_order(self, kind: str, namespace: str) -> list[str]:
-        """The names in a namespace, sorted. Cached until one is added or removed: a paged list sorts them once."""
+        """The names in a namespace, sorted. Cached until a name is added or removed: a paged list sorts once."""
         place = kind, namespace
         if place not in self._sorted:
             self._sorted[place] = sorted(self._objects[kind][namespace])
@@ -171,7 +171,7 @@ class Store:
         return self._objects.get(kind, {}).get(namespace, {})
 
     def in_namespace(self, namespace: str) -> list[Key]:
-        """The keys of everything in a namespace."""
+        """The keys of all objects in a namespace."""
         return [
             Key(kind, namespace, name)
             for kind, spaces in self._objects.items()
@@ -184,11 +184,11 @@ class Store:
         return self._by_uid.get(uid)
 
     def dependents(self, uid: str) -> list[Key]:
-        """The objects that name this uid as an owner."""
+        """The keys of the objects that name this uid as an owner."""
         return list(self._dependents.get(uid, ()))
 
     def owned(self) -> list[Key]:
-        """Everything that names an owner."""
+        """The keys of all objects with an owner."""
         return list(dict.fromkeys(key for keys in self._dependents.values() for key in keys))
 
     def changes_since(self, kind: str, version: int) -> list[Change]:
@@ -224,7 +224,7 @@ class Store:
         return last
 
     def _write(self, key: Key, obj: Object | None) -> None:
-        # Journal first: when it fails, nothing has happened.
+        # The journal comes first: if it fails, nothing has changed.
         if self._journal:
             self._journal.write(key, self.version + 1, obj)
         self.version += 1
@@ -271,7 +271,7 @@ class Store:
         return feed
 
     def ignore(self, kind: str, feed: Watcher) -> None:
-        """Remove a watcher; removing it again is no error."""
+        """Remove a watcher; removing it again has no effect."""
         feeds = self._feeds.get(kind, [])
         if feed in feeds:
             feeds.remove(feed)

@@ -66,7 +66,7 @@ def base_env(environ: Mapping[str, str], marks: Mapping[str, str]) -> dict[str, 
 def node_features(*, isolated: bool, enforced: Iterable[str] = ()) -> NodeFeatures:
     """The features of a node with the rights of this process."""
     root = os.geteuid() == 0
-    # Without the right to make namespaces it makes a user namespace of its own, where there is one user only.
+    # Without the right to create namespaces, the supervisor creates a user namespace, which has only one user.
     alone = isolated and root and not linux.has_sys_admin()
     return NodeFeatures(
         uid=os.geteuid(),
@@ -88,7 +88,7 @@ def find_user(uid: int) -> Account | None:
 
 
 def host_ip() -> str:
-    """The address by which others would reach this machine; 127.0.0.1 without a network."""
+    """The address at which other machines reach this machine; 127.0.0.1 without a network."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))  # a documentation address: nothing is sent

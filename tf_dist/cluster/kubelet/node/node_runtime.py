@@ -1,4 +1,4 @@
-"""The runtime of a node: its state folder, its supervisor, and the network mode they agreed on."""
+"""The runtime of a node: its state folder, its supervisor, and the network mode."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TAKEOVER_TIMEOUT = 10.0  # seconds to wait for a predecessor's end
 
 
 class NodeRuntime:
-    """Builds, rebuilds and releases what a node needs on this machine; ``home`` and ``network`` exist once built."""
+    """Builds, rebuilds and releases the runtime of a node; ``home`` and ``network`` exist after ``build``."""
 
     home: NodeEnvironment
     network: NetworkDescription
@@ -41,8 +41,8 @@ class NodeRuntime:
         self._describe_home()
 
     def rebuild(self) -> bool:
-        """Start another supervisor after the end of one. True when the folder with all volumes and logs is
-        lost, too.
+        """Start another supervisor after the end of the previous one. Returns whether the folder with all volumes and
+        logs is lost, too.
         """
         self._supervisor.disconnect()
         if self._folder is not None and self._path.exists():

@@ -62,9 +62,7 @@ class NodeSettings:
     name: str = "local"
     """The node's name: a DNS subdomain."""
     state_dir: Path = field(default_factory=default_state_dir)
-    """The folder of sockets, logs and volumes of running pods. Each ``ephemeral`` node creates a folder of its own in
-    it.
-    """
+    """The folder of sockets, logs and volumes of running pods. Each ``ephemeral`` node creates its own folder in it."""
     data_dir: Path | None = None
     """The folder of persistent volume claims (``volumes/<namespace>/<claim>``); None: inside the state folder."""
     workdir: Path | None = None
@@ -72,11 +70,11 @@ class NodeSettings:
     network: NetworkMode = NetworkMode.AUTO
     """The separation of pods."""
     capacity: Mapping[str, str] = field(default_factory=dict)
-    """Overrides of what the node offers, as ``{"cpu": "32", "nvidia.com/gpu": "4"}``."""
+    """Overrides of the node's capacity, as ``{"cpu": "32", "nvidia.com/gpu": "4"}``."""
     entrypoints: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The command of each image, because a node has no images. A key may omit the tag."""
     ephemeral: bool = True
-    """True: pods and state folder end with this process, however it ends. False: they wait for the next kubelet."""
+    """True: pods and state folder end with this process, however it ends. False: they remain for the next kubelet."""
     keep_logs_dir: Path | None = None
     """Write logs to this folder and keep them after pods are deleted; None: logs are deleted with their pod. A relative
     path is inside the state folder.
@@ -104,19 +102,19 @@ SHARED_LIMITS = (
 
 
 def candidate_modes(network: NetworkMode) -> Sequence[NetworkMode]:
-    """The modes that settings allow, the best first."""
+    """The modes that the settings allow, the preferred mode first."""
     if network != NetworkMode.AUTO:
         return (network,)
     return (NetworkMode.ISOLATED, NetworkMode.SHARED) if sys.platform == "linux" else (NetworkMode.SHARED,)
 
 
 def network_hint(network: NetworkMode) -> str:
-    """What to do when none of them is possible."""
+    """The hint for the case that none of the modes is possible."""
     return "use network mode shared, or allow user namespaces" if network == NetworkMode.ISOLATED else ""
 
 
 def describe_network(mode: NetworkMode, reason: str, *, forced: bool, no_way_out: str) -> NetworkDescription:
-    """A description of a mode. ``no_way_out``: why isolated pods cannot reach other networks, "" if they can."""
+    """A description of a mode. ``no_way_out``: how to let isolated pods reach other networks, "" if they can."""
     why = "chosen in the settings" if forced else reason or "the system allows it"
     if mode == NetworkMode.SHARED:
         return NetworkDescription(mode, why, SHARED_LIMITS)

@@ -55,7 +55,7 @@ def _condition(before: Object, kind: str, status: str, reason: str, message: str
 
 
 class NodeRegistration:
-    """Registers the node, and reports its status when that is due. For one thread at a time.
+    """Registers the node, and reports its status when a report is due. For use by one thread at a time.
 
     ``node_informer`` follows the Node; a deleted Node is registered again, as a kubelet does.
     """
@@ -80,7 +80,7 @@ class NodeRegistration:
         self._status_due = float("-inf")
 
     def register(self, text: str, now: float) -> None:
-        """Create the Node or take it over; ``text`` describes the network."""
+        """Create the Node, or take over the existing Node; ``text`` describes the network."""
         self._text = text
         labels = {**machine.node_labels(self._settings.name), NODE_LABEL: "local"}
         body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": self._settings.name, "labels": labels}}
@@ -92,7 +92,7 @@ class NodeRegistration:
         self._report(now)
 
     def beat(self, now: float) -> None:
-        """Report the status if that is due, or if the Node was deleted."""
+        """Report the status if a report is due, or if the Node was deleted."""
         if self._monotonic() >= self._status_due or self._is_gone():
             self._report(now)
 

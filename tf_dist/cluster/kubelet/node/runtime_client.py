@@ -1,4 +1,4 @@
-"""The kubelet's client of the runtime supervisor: starts or finds it, keeps its records, sends operations."""
+"""The kubelet's client of the runtime supervisor: starts or finds one, keeps its records, and sends operations."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from tf_dist.cluster.kubelet.runtime.event_loop import (
 from tf_dist.errors import Unavailable
 
 _MAIN = Path(__file__).parents[1] / "runtime" / "__main__.py"
-_HELLO_TIMEOUT = 20.0  # seconds for the supervisor's first word
+_HELLO_TIMEOUT = 20.0  # seconds for the supervisor's first message
 _MAX_SOCKET_PATH = 100  # bytes of a socket's path (the limit is 107 on Linux, 103 on macOS)
 
 
 class RuntimeClient:
-    """A connection to a supervisor. ``changed(uid)`` is called from its reader thread, ``lost()`` after its end."""
+    """A connection to a supervisor. ``changed(uid)`` is called in the reader thread, ``lost()`` at its end."""
 
     def __init__(self, changed: Callable[[str], None], lost: Callable[[], None]) -> None:
         self._changed = changed
@@ -58,9 +58,9 @@ class RuntimeClient:
         self.mode = NetworkMode.SHARED
         self._no_way_out = ""
         self.enforced: frozenset[str] = frozenset()
-        """The resources whose limits it enforces."""
+        """The resources whose limits the supervisor enforces."""
 
-    # Life
+    # Lifecycle
 
     def launch(self, folder: StateDir, settings: NodeSettings) -> NetworkDescription:
         """Start a supervisor; ``auto`` falls back to shared. Unavailable with the reason if that is not possible."""
@@ -91,14 +91,14 @@ class RuntimeClient:
         return describe_network(self.mode, "found running", forced=False, no_way_out=self._no_way_out)
 
     def disconnect(self) -> None:
-        """Leave the supervisor alone (an ephemeral one ends now) and join the reader."""
+        """Disconnect from the supervisor and join the reader. An ephemeral supervisor then ends."""
         if self._socket is not None:
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
         self._join()
 
     def shutdown(self) -> None:
-        """End the supervisor with everything it runs, and wait for it."""
+        """End the supervisor with all its pods, and wait for its end."""
         self.send("shutdown")
         self._join()
 
@@ -116,7 +116,8 @@ class RuntimeClient:
         ours, theirs = socket.socketpair()
         fds = (theirs.fileno(), folder.lock_fd)
         config = SupervisorConfig(str(folder.path), mode, settings.ephemeral, os.getpid(), *fds, settings.log_limit)
-        # What it starts carries the mark, to be swept in any case; the shims of shared mode clean up themselves.
+        # In isolated mode, the supervisor's own processes carry the mark, so that they can be swept. In shared mode,
+        # the shims clean up.
         environ = {**os.environ, **(folder.marks if mode == NetworkMode.ISOLATED else {})}
         command = [sys.executable, "-I", "-S", "-E", str(_MAIN), json.dumps(asdict(config))]
         with theirs, open(folder.path / "supervisor.log", "ab") as log:
@@ -138,7 +139,7 @@ class RuntimeClient:
         return (None, refusal) if refusal else (ours, "")
 
     def _greet(self, connection: socket.socket) -> str:
-        """Read the first message, the whole state; its refusal, or ""."""
+        """Read the first message, which has the whole state. Returns the supervisor's refusal, or ""."""
         lines = MessageDecoder()
         connection.settimeout(_HELLO_TIMEOUT)
         messages: list[Message] = []
@@ -170,7 +171,7 @@ class RuntimeClient:
         self._reader = threading.Thread(target=self._read, args=(connection,), name="kubelet-runtime", daemon=True)
         self._reader.start()
 
-    # Hearing
+    # Receiving
 
     def _read(self, connection: socket.socket) -> None:
         try:
@@ -192,7 +193,7 @@ class RuntimeClient:
         uid = message["uid"] if message["event"] == "gone" else message["pod"]["uid"]
         with self._lock:
             if message["seen"] < self._ordered.get(uid, 0):
-                return  # said before it knew of the latest order; it will say more
+                return  # sent before the supervisor received the latest order; a newer report follows
             if message["event"] == "gone":
                 self._records.pop(uid, None)
                 self._ordered.pop(uid, None)
@@ -206,11 +207,11 @@ class RuntimeClient:
             return self._records.get(uid)
 
     def uids(self) -> list[str]:
-        """The uids of its pods."""
+        """The uids of the supervisor's pods."""
         with self._lock:
             return list(self._records)
 
-    # Orders
+    # Operations
 
     def send(self, operation: str, **arguments: Any) -> None:
         """Send an operation. The reader thread notices when the supervisor has ended."""
@@ -228,11 +229,11 @@ class RuntimeClient:
         self._expecting(uid, lambda record: _with_run(record, mine), "run", {**mine, **spec})
 
     def remove(self, uid: str) -> None:
-        """Take a pod down."""
+        """Remove a pod."""
         self._expecting(uid, lambda record: record and record | {"state": "removing"}, "remove", {})
 
     def exec(self, uid: str, name: str, done: Callable[[int], None], **what: Any) -> None:
-        """A hook or probe; ``done(exit code)`` is called from the reader thread."""
+        """Run a hook or probe; ``done(exit code)`` is called from the reader thread."""
         token = str(next(self._tokens))
         self._waiting[token] = done
         self.send("exec", uid=uid, name=name, token=token, **what)
@@ -240,8 +241,8 @@ class RuntimeClient:
     def _expecting(
         self, uid: str, expect: Callable[[Message | None], Message | None], operation: str, arguments: Message
     ) -> None:
-        """Send an operation and record its expected result at once. Otherwise it would be sent again until it
-        is done.
+        """Send an operation and record its expected result at once. Otherwise the kubelet would repeat the operation
+        until its result arrives.
         """
         with self._lock:
             expected = expect(self._records.get(uid))

@@ -53,7 +53,7 @@ def private_dir(path: Path) -> Path:
         if not problem:
             with contextlib.suppress(FileExistsError):
                 path.mkdir(parents=True, exist_ok=True, mode=0o700)
-            problem = ownership_problem(path)  # another process may have made it meanwhile
+            problem = ownership_problem(path)  # another process may have created it meanwhile
     except OSError as error:
         problem = f"cannot be made: {error.strerror}"
     if problem:
@@ -80,10 +80,10 @@ def ownership_problem(path: Path) -> str:
 
 
 def temporary_state_dir(parent: Path) -> StateDir:
-    """A new folder in ``parent``, after sweeping those whose owners are dead."""
+    """A new folder in ``parent``, after removing folders whose owners are dead."""
     for _ in range(_ATTEMPTS):
         path = parent / f"{_PREFIX}{secrets.token_hex(4)}"
-        # A supervisor that ends takes an empty parent with it, whenever that is.
+        # A supervisor that ends also removes an empty parent, which may happen at any time.
         with contextlib.suppress(FileNotFoundError), _exclusive(parent):
             sweep_abandoned(parent)
             path.mkdir(mode=0o700)
@@ -116,7 +116,7 @@ def _remove_if_abandoned(path: Path) -> bool:
     try:
         fd = os.open(path / "lock", os.O_CREAT | os.O_RDWR, 0o600)
     except FileNotFoundError:
-        return False  # its supervisor was just removing it
+        return False  # its supervisor is removing it
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -130,7 +130,7 @@ def _remove_if_abandoned(path: Path) -> bool:
 
 
 def _kill_leftovers(path: Path) -> None:
-    """Kill the processes that a dead owner left: detached processes in shared mode."""
+    """Kill the processes that a dead owner left behind: detached processes in shared mode."""
     with contextlib.suppress(FileNotFoundError):
         mark = f"{PROCESS_MARK}={(path / 'mark').read_text()}".encode()
         linux.signal_pids(linux.pids_with_variable(mark), signal.SIGKILL)

@@ -16,10 +16,10 @@ from typing import BinaryIO
 from tf_dist.cluster.api import LogOptions, Stream
 from tf_dist.cluster.kubelet.runtime.log_file import log_timestamp, rotated_paths
 
-_POLL = 0.1  # seconds between looks at a file that is being followed
-_MAX_LINE = 1 << 20  # bytes of one line given out as a whole
+_POLL = 0.1  # seconds between reads of a followed file
+_MAX_LINE = 1 << 20  # the longest line, in bytes, that is returned as a whole
 _CHUNK = 1 << 16
-_OPEN_ATTEMPTS = 100  # at files that are rotated meanwhile
+_OPEN_ATTEMPTS = 100  # if files are rotated meanwhile
 _GAP = b"tf-dist: lines may be missing here: the container writes faster than its log is read"
 _STAMP = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d")
 
@@ -49,9 +49,9 @@ class ContainerLogStream(Stream[bytes]):
         raise StopIteration
 
     def close(self) -> None:
-        """End it; the reader's next step stops."""
+        """End the stream: the reader's next step raises StopIteration."""
         self._closed.set()
-        with contextlib.suppress(ValueError):  # it is being read in another thread, which lets go of the files itself
+        with contextlib.suppress(ValueError):  # another thread is reading, and closes the files itself
             self._lines.close()
             self._files.close()
 
@@ -86,8 +86,9 @@ class ContainerLogStream(Stream[bytes]):
 
 
 class _LogFiles:
-    """Raw entries of a log, without their line ends, those of one read at once: first the rotated files, then the
-    current one, then (following) what is added.
+    """Raw entries of a log, without line ends, in lists of the entries of one read.
+
+    First come the rotated files, then the current file, and then (when following) new entries.
 
     The file that is being read stays open, so that its reader loses nothing in a rotation. Only a reader that falls
     behind by more than all files together misses lines, because they are deleted, and reads ``_GAP`` instead.
@@ -101,7 +102,7 @@ class _LogFiles:
         self._open = _opened(path)
 
     def present(self) -> Iterator[list[bytes]]:
-        """The entries that are written by now."""
+        """The entries that were written so far."""
         while self._open:
             yield from self._read(self._open[0])
             if len(self._open) == 1:
@@ -111,7 +112,7 @@ class _LogFiles:
     def coming(self) -> Iterator[list[bytes]]:
         """The entries that are written from now on, until the container has ended."""
         while not self._closed.is_set():
-            alive = self._alive()  # asked before reading: what was written before the end is then read, too
+            alive = self._alive()  # checked before reading, so that all entries from before the end are read
             self._look_for_newer()
             yield from self.present()
             if not alive:
@@ -124,7 +125,7 @@ class _LogFiles:
             self._open.pop().close()
 
     def _look_for_newer(self) -> None:
-        """The files after the one that is being read, which is read to its end first."""
+        """Open the files after the current one, which is read to its end first."""
         last = _identity(os.fstat(self._open[-1].fileno())) if self._open else None
         with contextlib.suppress(FileNotFoundError):
             if _identity(os.stat(self._path)) == last:

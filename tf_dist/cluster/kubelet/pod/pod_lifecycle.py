@@ -55,7 +55,7 @@ def grace_period(pod: Object) -> float:
 
 
 def _terminate(pod: Object, facts: RuntimePodStatus, runs: Mapping[str, ContainerRun], now: float) -> PodDecision:
-    """A deleted pod: stop its containers, then remove everything, the object last."""
+    """Handle a deleted pod: stop its containers, then remove everything, the object last."""
     phase = (pod.get("status") or {}).get("phase", "Pending")
     if facts.alive:
         actions: tuple[PodAction, ...] = () if facts.stopping else (StopContainers(grace_period(pod)),)
@@ -76,7 +76,7 @@ def _finish(
     now: float,
     verdict: PhaseVerdict | None = None,
 ) -> PodDecision:
-    """A pod that has ended: everything but its status and logs is removed, after the status is written."""
+    """Handle a pod that has ended: after its status is written, remove everything except its status and logs."""
     before = pod.get("status") or {}
     if verdict is None:
         verdict = PhaseVerdict(before["phase"], before.get("reason", ""), before.get("message", ""))

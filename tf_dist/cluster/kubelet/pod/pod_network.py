@@ -23,7 +23,7 @@ _FIRST, _LAST = 2 << 8, 255 << 8  # 10.88.2.0 to 10.88.254.255: the rest is for 
 
 
 class IpAllocator:
-    """Allocates addresses of 10.88.0.0/16, unique among the names it has seen."""
+    """Allocates addresses of 10.88.0.0/16, unique among the known names."""
 
     def __init__(self) -> None:
         self._by_name: dict[str, str] = {}
@@ -42,7 +42,7 @@ class IpAllocator:
     def _free(self, key: str) -> str:
         start = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big")
         span = _LAST - _FIRST
-        if len(self._by_name) >= span // 2:  # names of pods that are long gone
+        if len(self._by_name) >= span // 2:  # most names are of deleted pods
             self._by_name.clear()
         taken = set(self._by_name.values())
         for step in range(span):
@@ -68,7 +68,7 @@ def hosts_entries(
 ) -> tuple[HostsEntry, ...]:
     """Every (namespace, address, name below the namespace); ``addresses`` by pod uid.
 
-    ``reserved``: the addresses of a service's names whose pods do not exist yet, or do.
+    ``reserved``: the addresses of a service's replica names, whether or not their pods exist.
     """
     known = [
         (pod, addresses[pod["metadata"]["uid"]])
@@ -99,7 +99,7 @@ def _service_entries(service: Object, pods: Iterable[tuple[Object, str]]) -> lis
     return found
 
 
-# What tells one replica of all jobs from the others, in a pod's labels and in its service's selector.
+# The keys that identify a replica among all jobs, in a pod's labels and in its service's selector.
 _REPLICA = (names.JOB_UID, names.REPLICA_TYPE, names.REPLICA_INDEX)
 
 
@@ -109,7 +109,7 @@ def _replica(labels: Mapping[str, str]) -> str:
 
 
 def hosts_file(pod: Object, address: str, found: Iterable[HostsEntry]) -> str:
-    """The file of one pod. Short names mean its own namespace; with its namespace every name is known everywhere."""
+    """The file of one pod. Short names are of its own namespace; names with a namespace work in all namespaces."""
     own = pod["metadata"]["namespace"]
     lines = [*_HEAD, f"{address}\t{' '.join(_own_names(pod))}"]
     for namespace, target, name in found:
@@ -126,7 +126,7 @@ def _own_names(pod: Object) -> list[str]:
 
 
 class PodNetwork:
-    """Gives pods their addresses and keeps every live pod's /etc/hosts current."""
+    """Assigns addresses to pods, and keeps every live pod's /etc/hosts current."""
 
     def __init__(self, supervisor: RuntimeClient) -> None:
         self._supervisor = supervisor
@@ -135,7 +135,7 @@ class PodNetwork:
         self._shown: object = None
 
     def address(self, pod: Object) -> str:
-        """The address of a pod: the recorded one, or the one that follows from its replica or name."""
+        """The recorded address of a pod, or else the address that is derived from its replica or name."""
         metadata = pod["metadata"]
         name = _replica(mapping(metadata.get("labels"))) or metadata["name"]
         record = self._supervisor.record(metadata["uid"]) or {}

@@ -52,10 +52,10 @@ _KINDS = {
     "PersistentVolume": Resource("", "v1", "PersistentVolume", "persistentvolumes", namespaced=False),
 }
 NOT_HONOURED = "NotHonoured"
-_KEPT_ATTEMPTS = 4  # of a container, whose logs stay beside those of the present one
-_KEPT_PODS = 10  # of one name, whose logs stay in ``keep_logs_dir``
+_KEPT_ATTEMPTS = 4  # earlier attempts of a container whose logs are kept
+_KEPT_PODS = 10  # pods of one name whose logs are kept in ``keep_logs_dir``
 _PEER = re.compile(r"[a-z0-9][-a-z0-9]*\.[a-z0-9][-a-z0-9]*")
-_RETRY = 2.0  # seconds until something that was missing is looked for again
+_RETRY = 2.0  # seconds until a missing object is looked up again
 
 
 @dataclass(slots=True, eq=False)
@@ -90,7 +90,7 @@ class PodState:
 
     @property
     def temporary(self) -> Path:
-        """Temporary files, a folder for each container: empty when it starts, deleted with the pod."""
+        """Temporary files, with a folder for each container, which is empty at its start and deleted with the pod."""
         return self.home.state / "pods" / f"t-{self.uid[:8]}"
 
     def log(self, container: str, attempt: int) -> Path:
@@ -102,7 +102,7 @@ class PodState:
     # Facts
 
     def facts(self, pod: Object, record: Mapping[str, Any] | None) -> RuntimePodStatus:
-        """The runtime status, as ``pod_lifecycle`` takes it."""
+        """The runtime status for ``pod_lifecycle``."""
         runs = [run_from_record(item) for item in record["containers"]] if record else []
         return RuntimePodStatus(
             uid=self.uid,
@@ -133,7 +133,7 @@ class PodState:
         if now < self.retry_at or (self.problem and self.problem.permanent):
             return
         if self.plans is not None:
-            self.problem = None  # an order that failed is given again
+            self.problem = None  # a failed action is repeated
             return
         try:
             self._plan(cluster, pod)
@@ -143,7 +143,7 @@ class PodState:
         except (ClusterError, OSError) as error:
             self.problem = config_error(str(error), permanent=False)
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-            # The embedded API server has no schema of pods: what does not read as one is its author's error.
+            # The embedded API server has no schema of pods, so a malformed pod is its author's error.
             self.problem = config_error(f"the pod cannot be understood: {type(error).__name__}: {error}")
         self.retry_at = now + _RETRY
 
@@ -196,10 +196,10 @@ class PodState:
         )
 
     def _of_one(self, around: PlanContext, number: int) -> PlanContext:
-        """The environment of one of its containers, with a TMPDIR of its own."""
+        """The context of one container, with its own TMPDIR."""
         return replace(around, base_env={**self.home.base_env, **pod_volumes.tmpdir_env(self.temporary / str(number))})
 
-    # Orders
+    # Actions
 
     def order(self, action: Any, supervisor: RuntimeClient, pod: Object, now: float) -> None:
         """Carry out one action that concerns processes; PodStartError and OSError become the pod's problem."""
@@ -207,7 +207,7 @@ class PodState:
             self._order(action, supervisor, pod)
         except PodStartError as problem:
             self.problem = problem
-        except OSError as error:  # the disk is full, perhaps: it is tried again
+        except OSError as error:  # perhaps the disk is full: the action is retried
             self.problem = PodStartError("CreateContainerError", str(error))
             self.retry_at = now + _RETRY
 
@@ -272,14 +272,14 @@ class PodState:
         )
 
     def _prune(self, start: StartContainer) -> None:
-        """Remove the logs of earlier attempts but the latest of them."""
+        """Remove the logs of earlier attempts, except the latest of them."""
         for path in self.log(start.name, start.attempt).parent.glob("*.log*"):
             number = path.name.partition(".")[0]
             if number.isdigit() and int(number) < start.attempt - _KEPT_ATTEMPTS:
                 path.unlink(missing_ok=True)
 
     def probe(self, supervisor: RuntimeClient, pod: Object, facts: RuntimePodStatus, now: float) -> float | None:
-        """Run the readiness probes that are due; when the next one is."""
+        """Run the readiness probes that are due. Returns when the next probe is due."""
 
         def ask(name: str, question: Mapping[str, Any], done: Callable[[int], None]) -> None:
             supervisor.exec(self.uid, name, done, **question)
@@ -295,8 +295,8 @@ class PodState:
             supervisor.send("hosts", uid=self.uid, text=text)
 
     def purge(self) -> None:
-        """Remove the pod's folders: volumes, logs and temporary files. Of kept logs, remove those of its early
-        predecessors.
+        """Remove the pod's folders: volumes, logs and temporary files. In ``keep_logs_dir``, remove the logs of its
+        oldest predecessors.
         """
         for folder in (self.folder, self.temporary):
             shutil.rmtree(folder, ignore_errors=True)
@@ -306,7 +306,7 @@ class PodState:
 
 
 def _oldest(parent: Path, kept: int) -> list[Path]:
-    """All folders but the ``kept`` ones that were made last."""
+    """All folders except the newest ``kept`` folders."""
     found: list[tuple[float, Path]] = []
     with contextlib.suppress(OSError):
         found = [(entry.stat().st_mtime, Path(entry.path)) for entry in os.scandir(parent) if entry.is_dir()]
@@ -323,7 +323,7 @@ def security_warnings(plans: Iterable[ContainerPlan]) -> list[str]:
 
 
 def pre_stop_hooks(pod: Object) -> dict[str, list[str]]:
-    """The commands that containers want run before SIGTERM."""
+    """The commands that containers run before SIGTERM."""
     hooks = {
         item["name"]: ((item.get("lifecycle") or {}).get("preStop") or {}).get("exec", {}).get("command")
         for item in pod["spec"]["containers"]
@@ -332,7 +332,7 @@ def pre_stop_hooks(pod: Object) -> dict[str, list[str]]:
 
 
 def gpu_env(plan: ContainerPlan, devices: Mapping[str, str]) -> dict[str, str]:
-    """The GPUs that a container sees: those assigned to it; none where it requests none and the machine has some."""
+    """The GPUs that a container sees: the assigned GPUs; none if it requests none and the machine has GPUs."""
     if plan.name in devices:
         return {"CUDA_VISIBLE_DEVICES": devices[plan.name]}
     return {"CUDA_VISIBLE_DEVICES": ""} if machine.gpu_indices() and "CUDA_VISIBLE_DEVICES" not in plan.env else {}

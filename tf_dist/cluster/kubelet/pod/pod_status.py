@@ -15,8 +15,8 @@ from tf_dist.errors import TFDistError
 class PodStartError(TFDistError):
     """A pod or one of its containers cannot be started.
 
-    ``reason`` is the container's waiting reason; ``permanent`` problems fail the pod, others are tried again;
-    ``container`` is "" when the whole pod is concerned.
+    ``reason`` is the container's waiting reason; ``permanent`` problems fail the pod; others are retried. ``container``
+    is "" when the problem concerns the whole pod.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class ContainerState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerRun:
-    """One instance (``attempt`` counts from 0) of a container; ``streak`` restarts in a row led to it.
+    """One instance (``attempt`` counts from 0) of a container; ``streak``: the restarts in a row before it.
 
     Times are epoch seconds; ``code`` is 128+n for signal n.
     """
@@ -81,7 +81,7 @@ class ContainerRun:
 
     @property
     def failed(self) -> bool:
-        """Whether it ended badly."""
+        """Whether the instance ended with an error."""
         return not self.alive and self.code != 0
 
 
@@ -96,7 +96,7 @@ class RuntimePodStatus:
     host_ip: str = ""
     runs: Mapping[str, ContainerRun] = field(default_factory=dict)
     problem: PodStartError | None = None
-    stopping: bool = False  # a stop of everything was already ordered
+    stopping: bool = False  # a stop of all containers was already sent
     ready: Mapping[str, bool] = field(default_factory=dict)  # containers with a readiness probe, and its verdict
 
     @property
@@ -149,7 +149,7 @@ class PodDecision:
 
 
 def run_from_record(record: Mapping[str, Any]) -> ContainerRun:
-    """A run as the supervisor reports it."""
+    """A run from the supervisor's record."""
     last = record.get("last")
     return ContainerRun(
         name=record["name"],
@@ -190,7 +190,7 @@ def _remembered(item: Object, now: float) -> ContainerRun | None:
         return replace(_past_run(item["name"], attempt, ended, now), last=last)
     if "terminated" in state:
         return replace(_past_run(item["name"], attempt, state["terminated"], now), last=last)
-    # Waiting for its next start: the status then shows the latest end as the last one.
+    # The container waits for its next start: its status shows the latest end as the last state.
     return replace(last, attempt=attempt, streak=attempt, last=last) if last else None
 
 
@@ -221,7 +221,7 @@ class PhaseVerdict:
 def generate_pod_status(
     pod: Object, facts: RuntimePodStatus, runs: Mapping[str, ContainerRun], verdict: PhaseVerdict, now: float
 ) -> Object:
-    """The whole status; equal inputs give equal statuses, so that nothing is written twice."""
+    """The whole status; equal inputs result in equal statuses, so that nothing is written twice."""
     before = pod.get("status") or {}
     containers = [_container(item, facts, runs, verdict) for item in pod["spec"]["containers"]]
     inits = [_init_container(item, facts, runs, verdict) for item in pod["spec"].get("initContainers") or []]

@@ -174,7 +174,7 @@ def _downward_value(pod: Object, item: Object, around: PlanContext) -> str:
 
 @dataclass(frozen=True, slots=True)
 class VolumeManager:
-    """The volumes of one pod as folders. ``folder`` is the pod's, ``claims`` that of the namespace's claims.
+    """The volumes of one pod as folders. ``folder``: of the pod. ``claims``: of the namespace's claims.
 
     ``group``: the group that owns them (hostPaths are not changed); None: the node's group.
     """
@@ -214,7 +214,7 @@ def set_volume_group(folder: Path, group: int, *, readonly: bool) -> None:
         os.fchown(inside, -1, group)
         os.fchmod(inside, stat.S_IMODE(os.fstat(inside).st_mode) | wanted | 0o2110)
         for name in files:
-            # By descriptor: other pods may be using the volume, and put a link in the file's place.
+            # By descriptor, because other pods may use the volume and replace the file with a link.
             with contextlib.suppress(OSError):
                 file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=inside)
                 try:
@@ -277,7 +277,7 @@ def _host_path(name: str, volume: HostPathVolume) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedMount:
-    """A mount as the supervisor does it; ``ours``: further mount points may be made inside."""
+    """A mount for the supervisor; ``ours``: further mount points may be created inside."""
 
     source: str
     sub_path: str
@@ -289,7 +289,7 @@ class ResolvedMount:
 def resolve_mounts(
     plan: ContainerPlan, volumes: Mapping[str, Volume], paths: Mapping[str, Path]
 ) -> list[ResolvedMount]:
-    """Where each mount of a container comes from; PodStartError for a volume that the pod does not have."""
+    """The mounts of a container with their sources; PodStartError for a volume that the pod does not have."""
     return [_resolve_mount(mount, volumes, paths) for mount in plan.mounts]
 
 
@@ -317,7 +317,7 @@ def _check_inside(volume: Path, sub_path: str) -> None:
 
 
 def refuse_mounts(plan: ContainerPlan, volumes: Mapping[str, Volume], why: str) -> None:
-    """In shared mode nothing can be mounted: PodStartError unless every volume is already at its mount path."""
+    """In shared mode, nothing can be mounted: PodStartError unless every volume is already at its mount path."""
     for mount in plan.mounts:
         volume = volumes.get(mount.volume)
         here = isinstance(volume, HostPathVolume) and os.path.normpath(volume.path) == os.path.normpath(mount.target)
@@ -330,7 +330,7 @@ def refuse_mounts(plan: ContainerPlan, volumes: Mapping[str, Volume], why: str) 
             raise problem
 
 
-# Bytes. Programs make sockets below it, whose paths may not be longer than 103.
+# Bytes. Programs create sockets below it, whose paths may have at most 103 bytes.
 _MAX_TMPDIR: Final = 70
 
 

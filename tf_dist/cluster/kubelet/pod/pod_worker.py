@@ -1,4 +1,4 @@
-"""Pod workers: sync one pod after the other to what pod_lifecycle decides; its status in the API, and GPUs."""
+"""Pod workers: apply the decisions of pod_lifecycle to one pod after the other, write statuses, and assign GPUs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class DeviceManager:
         self._held: dict[str, dict[str, list[int]]] = {}
 
     def assign(self, uid: str, plans: Iterable[ContainerPlan]) -> Mapping[str, str] | None:
-        """CUDA_VISIBLE_DEVICES by container; None when too few are free. Nothing on a machine without GPUs."""
+        """CUDA_VISIBLE_DEVICES by container; None when too few GPUs are free. Empty on a machine without GPUs."""
         wanted = {plan.name: plan.gpus for plan in plans if plan.gpus}
         if not self._numbers or not wanted:
             return {}
@@ -48,7 +48,7 @@ class DeviceManager:
         self._held[uid] = {name: [int(item) for item in text.split(",")] for name, text in devices.items()}
 
     def release(self, uid: str) -> None:
-        """Take a pod's GPUs back."""
+        """Release a pod's GPUs."""
         self._held.pop(uid, None)
 
     def _free(self) -> list[int]:
@@ -58,11 +58,11 @@ class DeviceManager:
 
 _log = logging.getLogger(__name__)
 _MAX_WARNINGS = 200
-_RETRY = 1.0  # seconds until a refused write is tried again
+_RETRY = 1.0  # seconds until a failed write is retried
 
 
 class StatusManager:
-    """Writes changed statuses. A pod that has replaced the intended one is not changed."""
+    """Writes changed statuses. A pod that has replaced the intended pod is not changed."""
 
     def __init__(self, cluster: Cluster, pods: UidInformer, node: str) -> None:
         self._cluster = cluster
@@ -70,7 +70,7 @@ class StatusManager:
         self._node = node
 
     def show(self, pod: Object, status: Object) -> Object | None:
-        """Write the status; the pod after that, None when nothing changed; Conflict when it is outdated."""
+        """Write the status. Returns the new pod, or None when nothing changed; Conflict when ``pod`` is outdated."""
         before = pod.get("status") or {}
         if _without_empty(status) == _without_empty(before):
             return None
@@ -86,7 +86,7 @@ class StatusManager:
         return written if written["metadata"]["resourceVersion"] != metadata["resourceVersion"] else None
 
     def warn(self, pod: Object, problem: PodStartError, now: float) -> None:
-        """An Event about the pod, once for each problem. A failure to write it is logged."""
+        """Write an Event about the pod, once for each problem. A failed write is logged."""
         metadata = pod["metadata"]
         mark = hashlib.sha256(f"{metadata['uid']} {problem.reason} {problem.text}".encode()).hexdigest()[:16]
         body = new_event(
@@ -157,7 +157,7 @@ class PodWorker:
             self._queue.add(uid)
 
     def on_runtime_restart(self, *, from_nothing: bool) -> None:
-        """After the supervisor's end: all processes are gone (``from_nothing``: logs and volumes, too)."""
+        """Queue all pods after the supervisor's end: no process is left (``from_nothing``: no logs or volumes)."""
         if from_nothing:
             self._workloads.clear()
         for workload in self._workloads.values():
@@ -175,7 +175,7 @@ class PodWorker:
         try:
             self._sync(uid)
         except (NotFound, Conflict):
-            return  # the watch will tell
+            return  # the watch will report the change
         except ClusterError as error:
             _log.info("failed to sync pod, retrying: uid=%s error=%s", uid, error)
             self._queue.add(uid, _RETRY)
@@ -211,7 +211,7 @@ class PodWorker:
             warning = workload.warnings.pop(0)
             self._writer.warn(pod, warning, now)
             if warning.text not in self._warned and len(self._warned) < _MAX_WARNINGS:
-                self._warned.add(warning.text)  # the log has it once, however many pods are alike
+                self._warned.add(warning.text)  # logged once, even if many pods are alike
                 _log.warning("%s", warning.text)
         if workload.problem is not None and workload.reported_problem != workload.problem.text:
             workload.reported_problem = workload.problem.text
@@ -233,7 +233,7 @@ class PodWorker:
         if workload.plans is None:
             return
         if not planned:
-            self.update_hosts()  # its peers are known now, and it asks for them as soon as it runs
+            self.update_hosts()  # its peers are known now, and it resolves their names as soon as it runs
         devices = self._devices.assign(workload.uid, workload.plans.values())
         if devices is None:
             text = "too few free GPUs on this machine"
@@ -242,7 +242,7 @@ class PodWorker:
             workload.devices = devices
 
     def _show(self, pod: Object, status: Object) -> Object:
-        """Write the status if it changed; the pod after that."""
+        """Write the status if it changed. Returns the pod after that."""
         written = self._writer.show(pod, status)
         if written is None:
             return pod
@@ -257,7 +257,7 @@ class PodWorker:
         workload.purge()
 
     def _forget(self, uid: str) -> None:
-        """Remove everything of a pod whose object is gone."""
+        """Remove everything of a pod whose object was deleted."""
         if self._supervisor.record(uid) is not None:
             self._supervisor.remove(uid)
             return

@@ -1,7 +1,7 @@
-"""From a pod spec and the objects it refers to, to what each container runs: command, environment, mounts. Pure.
+"""Container plans from a pod spec and the objects that it refers to: command, environment, mounts. Pure.
 
-Expansion, order and precedence are the kubelet's: ``envFrom`` in order, then ``env`` in order, a later name wins,
-``$(NAME)`` sees what was defined before it, ``$$`` is a dollar sign, an unknown name stays as it is written.
+Expansion, order and precedence are the kubelet's: first ``envFrom`` in order, then ``env`` in order. A later name wins.
+``$(NAME)`` refers to earlier definitions, ``$$`` is a dollar sign, and an unknown name is not replaced.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class PlanContext:
 
 @dataclass(frozen=True, slots=True)
 class VolumeMount:
-    """A volume, or a path in it, at a place of the container."""
+    """The mount of a volume, or of a path in it, at a path of the container."""
 
     volume: str
     target: str
@@ -107,7 +107,7 @@ def pod_hostname(pod: Object) -> str:
 
 
 def gpu_count(container: Object) -> int:
-    """GPUs that a container asks for."""
+    """The number of GPUs that a container requests."""
     resources = container.get("resources") or {}
     asked = (resources.get("limits") or {}).get(GPU_RESOURCE, (resources.get("requests") or {}).get(GPU_RESOURCE, 0))
     return int(parse_quantity(asked))
@@ -174,7 +174,7 @@ def _mounts(container: Object, env: Mapping[str, str]) -> list[VolumeMount]:
             bool(item.get("readOnly")),
         )
         for item in container.get("volumeMounts") or []
-        # A local process has no business with the API: the token that the API server adds to every pod is left out.
+        # Local processes do not need the API, so the token that the API server adds to every pod is left out.
         if item["mountPath"].rstrip("/") != _SERVICE_ACCOUNT
     ]
 
@@ -252,12 +252,12 @@ def object_data(kind: str, found: Object | None) -> dict[str, bytes]:
 
 
 def decode_text(value: bytes) -> str:
-    """Bytes as an environment variable or argument takes them."""
+    """Bytes as text for an environment variable or argument."""
     return value.decode(errors="surrogateescape")
 
 
 def pod_field(pod: Object, path: str, around: PlanContext) -> str:
-    """A downward API field; PodStartError for one that does not exist."""
+    """A downward API field; PodStartError for an unknown field."""
     metadata, spec = pod["metadata"], pod["spec"]
     if match := _SUBSCRIPT.fullmatch(path):
         return str((metadata.get(match[1]) or {}).get(match[2], ""))
@@ -285,7 +285,7 @@ def _escaped(value: str) -> str:
 
 
 def resource_field(container: Object, reference: Object, around: PlanContext) -> str:
-    """A resourceFieldRef: a limit falls back to what the node offers, a request to 0; rounded up to the divisor."""
+    """A resourceFieldRef: a limit defaults to the node's allocatable, a request to 0; rounded up to the divisor."""
     kind, _, resource = reference["resource"].partition(".")
     resources = container.get("resources") or {}
     default = around.allocatable.get(resource, "0") if kind == "limits" else "0"

@@ -11,7 +11,7 @@ from tf_dist.cluster.kubelet.pod.pod_status import ContainerRun, ContainerState
 
 ProbeRunner = Callable[
     [str, Mapping[str, Any], Callable[[int], None]], None
-]  # container, question, what to do with the answer
+]  # container, probe request, callback for the exit code
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class ReadinessProber:
     def look(
         self, pod: Object, runs: Mapping[str, ContainerRun], ip: str, now: float, ask: ProbeRunner
     ) -> float | None:
-        """Run the probes that are due; when the next one is."""
+        """Run the probes that are due. Returns when the next probe is due."""
         times = [
             self._look(item, runs[item["name"]], ip, now, ask)
             for item in _probed(pod)
@@ -73,7 +73,7 @@ def _probed(pod: Object) -> Iterable[Object]:
 
 
 def probe_request(item: Object, ip: str) -> dict[str, Any]:
-    """A probe as the supervisor runs it."""
+    """A probe in the form in which the supervisor runs it."""
     probe = item["readinessProbe"]
     asked: dict[str, Any] = {"timeout": float(probe.get("timeoutSeconds", 1))}
     if "exec" in probe:
@@ -88,7 +88,7 @@ def probe_request(item: Object, ip: str) -> dict[str, Any]:
 
 
 def _port(item: Object, port: int | str) -> int:
-    """A port by number or by the name it has in the container."""
+    """A port by its number, or by its name in the container."""
     if isinstance(port, int) or port.isdigit():
         return int(port)
     named = {entry.get("name"): entry["containerPort"] for entry in item.get("ports") or []}

@@ -1,8 +1,8 @@
-"""Security contexts and limits as this node can honour them, and the names and paths a pod may use. Pure.
+"""Security contexts and limits that this node can enforce, and the names and paths that a pod may use. Pure.
 
 API servers check these, too. The node does not rely on that, because it writes with its own user's rights.
 
-A field that promises safety and cannot be honoured fails the pod; any other is left out with a warning.
+A protective field that cannot be enforced fails the pod; any other unsupported field is ignored with a warning.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ def _pod_names(pod: Object) -> Iterator[tuple[str, object, re.Pattern[str]]]:
 
 
 def is_dns_label(name: object) -> bool:
-    """Whether it is a DNS label."""
+    """Whether ``name`` is a DNS label."""
     return isinstance(name, str) and _LABEL.fullmatch(name) is not None
 
 
 def check_relative_path(path: str, what: str) -> str:
-    """A path that stays below where it starts; PodStartError for one that does not."""
+    """The path, which must stay below its volume's folder; PodStartError if it does not."""
     parts = path.split("/")
     if not path or path.startswith("/") or ".." in parts or parts[0].startswith("..") or "\0" in path:
         raise config_error(f"{what} {path!r} leaves its volume", "use a path below the volume's folder, without '..'")
@@ -59,7 +59,7 @@ def check_relative_path(path: str, what: str) -> str:
 
 
 def check_absolute_path(path: str, what: str) -> str:
-    """A path from the root, without steps back; PodStartError."""
+    """The path, which must be absolute and without ``..``; PodStartError if it is not."""
     if not path.startswith("/") or ".." in path.split("/") or "\0" in path:
         raise config_error(f"{what} {path!r} is not an absolute path without '..'", "begin it with /")
     return path
@@ -89,10 +89,9 @@ _MAX_ID: Final = 2**32 - 2
 
 @dataclass(frozen=True, slots=True)
 class ContainerSecurity:
-    """The user of a container, and its rights; None:
+    """The user of a container, and its rights; None: those of the node.
 
-    those of the node. ``capabilities``: the numbers of the remaining ones. ``limits``: bytes of memory, thousandths of
-    a CPU.
+    ``capabilities``: the numbers of the remaining capabilities. ``limits``: bytes of memory, thousandths of a CPU.
     """
 
     uid: int | None = None
@@ -101,14 +100,14 @@ class ContainerSecurity:
     capabilities: tuple[int, ...] | None = None
     read_only_root: bool = False
     limits: tuple[tuple[str, int], ...] = ()
-    env: tuple[tuple[str, str | None], ...] = ()  # None: taken out
+    env: tuple[tuple[str, str | None], ...] = ()  # None: removed
     warnings: tuple[str, ...] = ()
 
 
 def plan_security(
     pod: Object, container: Object, node_features: NodeFeatures, find_user: Callable[[int], Account | None]
 ) -> ContainerSecurity:
-    """What a container gets; PodStartError for protection that this node cannot enforce, or a malformed field."""
+    """The security of a container; PodStartError for protection that this node cannot enforce, or a malformed field."""
     try:
         return _plan(pod, container, node_features, find_user)
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
@@ -147,7 +146,7 @@ def _plan(
 
 
 def fs_group(pod: Object, node_features: NodeFeatures) -> int | None:
-    """The group that a pod's own volumes shall belong to; None for none, or where that is not possible."""
+    """The group that owns a pod's own volumes; None for none, or if this node cannot change groups."""
     return _id(pod["spec"].get("securityContext") or {}, "fsGroup") if node_features.switch else None
 
 
@@ -200,7 +199,7 @@ def _groups(of_pod: Mapping[str, Any]) -> tuple[int, ...]:
 def _home(
     uid: int, read_only: bool, node_features: NodeFeatures, find_user: Callable[[int], Account | None]
 ) -> tuple[tuple[str, str | None], ...]:
-    """Corrections of variables that name the node's own user, whose folder for temporary files is closed to others."""
+    """Corrections of variables that name the node's own user, whose temporary folder other users cannot enter."""
     if uid == node_features.uid:
         return (("TMPDIR", None),) if read_only else ()
     user = find_user(uid)
@@ -217,7 +216,7 @@ def _capability_names(context: Mapping[str, Any], field: str) -> frozenset[str]:
 
 
 def _capabilities(context: Mapping[str, Any], node_features: NodeFeatures) -> tuple[int, ...] | None:
-    """The numbers of root's remaining capabilities; None for other users, or where none can be dropped."""
+    """The numbers of root's remaining capabilities; None for other users, or if none can be dropped."""
     dropped = _capability_names(context, "drop")
     if not node_features.drop:
         if dropped and node_features.uid == 0:
@@ -227,7 +226,7 @@ def _capabilities(context: Mapping[str, Any], node_features: NodeFeatures) -> tu
     if unknown:
         raise _refused(f"capabilities.drop {', '.join(unknown)}", "there is no such capability", "see capabilities(7)")
     kept = frozenset() if "ALL" in dropped else DEFAULT_CAPABILITIES - dropped
-    kept |= _capability_names(context, "add") & DEFAULT_CAPABILITIES  # as container runtimes: what is added wins
+    kept |= _capability_names(context, "add") & DEFAULT_CAPABILITIES  # as in container runtimes, ``add`` wins
     return tuple(number for number, name in enumerate(CAPABILITIES) if name in kept)
 
 

@@ -5,7 +5,7 @@ import sys
 
 
 def main() -> None:
-    """Find this package (isolated mode has no path to it), then serve until told to end."""
+    """Find this package (``python -I`` has no path to it), then serve until the supervisor ends."""
     root = os.path.abspath(__file__)
     for _ in range(5):
         root = os.path.dirname(root)

@@ -1,7 +1,7 @@
 """Limits of containers by control groups, if this user may create them.
 
-Version 1 has a tree for each controller, version 2 one for all of them; a machine may have both. Each container gets a
-group of its own, made before it starts and removed after its last process.
+Version 1 has a tree for each controller, and version 2 has one tree for all of them; a machine may have both. Each
+container gets its own group, which is created before the container starts, and removed after its last process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PERIOD = 100_000  # microseconds
 
 @dataclass(frozen=True, slots=True)
 class Cgroup:
-    """A container's groups: a folder for each controller (version 2: the same one)."""
+    """A container's groups: a folder for each controller (version 2: the same folder)."""
 
     folders: Mapping[str, str]
 
@@ -53,7 +53,7 @@ class Cgroup:
 
 
 class CgroupManager:
-    """Creates groups. ``controllers`` are those that are available here, possibly none."""
+    """Creates groups. ``controllers``: the available controllers, possibly none."""
 
     def __init__(self) -> None:
         self._roots: dict[str, str] = {}
@@ -85,7 +85,7 @@ class CgroupManager:
         return None
 
     def make(self, name: str, limits: Mapping[str, int], pids: int) -> Cgroup | None:
-        """A container's groups with its limits; None when it needs none. OSError when a group cannot be created."""
+        """Create a container's groups with its limits; None when it needs none. OSError when that is not possible."""
         wanted = {**limits, **({"pids": pids} if pids else {})}
         folders = {key: os.path.join(self._roots[key], name) for key in wanted if key in self._roots}
         for controller, folder in folders.items():
@@ -104,14 +104,14 @@ class CgroupManager:
 
 @dataclass(frozen=True, slots=True)
 class CgroupPath:
-    """The first folder in which groups of a controller may be created."""
+    """The folders in which groups of a controller may be created; the first usable folder is used."""
 
     bases: tuple[str, ...]
     unified: bool
 
 
 def cgroup_paths(mountinfo: str, own: str) -> dict[str, CgroupPath]:
-    """By controller, from /proc/self/mountinfo and /proc/self/cgroup. Pure."""
+    """The folders for groups by controller, from /proc/self/mountinfo and /proc/self/cgroup. Pure."""
     mounted = _mounted(mountinfo)
     found: dict[str, CgroupPath] = {}
     for line in own.splitlines():
@@ -119,7 +119,8 @@ def cgroup_paths(mountinfo: str, own: str) -> dict[str, CgroupPath]:
         names, _, path = rest.partition(":")
         if number == "0" and "" in mounted:
             base = _inside(*mounted[""], path)
-            # Where processes are, version 2 has no groups but in the root: beside our own there may be.
+            # In version 2, a group with processes cannot have limited subgroups, unless it is the root. Siblings of our
+            # group can.
             bases = tuple(dict.fromkeys((base, os.path.dirname(base) if path != "/" else base)))
             found |= {name: CgroupPath(bases, True) for name in _CONTROLLERS if name not in found}
         for name in set(names.split(",")) & set(_CONTROLLERS) & set(mounted):
@@ -143,14 +144,14 @@ def _mounted(mountinfo: str) -> dict[str, tuple[str, str]]:
 
 
 def _inside(point: str, root: str, path: str) -> str:
-    """Where a group is below a mount point that may show a part of the tree only."""
+    """The path of a group below a mount point, which may show only a part of the tree."""
     if root != "/" and (path == root or path.startswith(root.rstrip("/") + "/")):
         path = path[len(root.rstrip("/")) :]
     return os.path.normpath(f"{point}/{path.lstrip('/')}")
 
 
 def limit_files(controller: str, value: int) -> list[tuple[str, str]]:
-    """The files of both versions that set a limit, in order; those that are not there are left out. Pure."""
+    """The files of both versions that set a limit, in order; callers skip files that do not exist. Pure."""
     match controller:
         case "memory":
             rounded = max(value, 4096)
@@ -171,14 +172,14 @@ def limit_files(controller: str, value: int) -> list[tuple[str, str]]:
 
 
 def _enable(folder: str, controller: str) -> None:
-    """Let the children of a folder have a controller (version 2); OSError."""
+    """Enable a controller for the children of a folder (version 2); OSError."""
     control = os.path.join(folder, "cgroup.subtree_control")
     if controller not in _read(control).split():
         _write(control, f"+{controller}")
 
 
 def _works(root: str, controller: str) -> bool:
-    """Whether a group in ``root`` has the controller's files: made and removed once."""
+    """Whether a group in ``root`` has the controller's files, tested with a temporary group."""
     trial = os.path.join(root, "trial")
     os.makedirs(trial, exist_ok=True)
     try:

@@ -1,4 +1,4 @@
-"""From a forked child to the container's program, a hook or a probe. Runs only in the child; never returns."""
+"""Starts a container's program, a hook or a probe in a forked child. Runs only in the child; never returns."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ContainerStartError(Exception):
 
 
 def exec_container(spec: dict[str, Any], out: int, err: int, report: int, *, isolated: bool, staging: str) -> NoReturn:
-    """Become the program of ``spec``. ``report`` (a socket) says MOUNTED, then why it failed (JSON) or nothing."""
+    """Become the program of ``spec``. Sends MOUNTED to the socket ``report``, and after a failure the reason (JSON)."""
     try:
         _reset()
         cgroups.join_cgroups(spec.get("cgroups", []))
@@ -37,7 +37,7 @@ def exec_container(spec: dict[str, Any], out: int, err: int, report: int, *, iso
             if security.get("read_only_root"):
                 read_only_root(targets)
             os.write(report, MOUNTED)
-            os.read(report, 1)  # the shim takes hold of the namespace: its number must not be given out again
+            os.read(report, 1)  # wait until the shim has opened the namespace, so that its number is not reused
         _streams(out, err, security.get("uid"))
         apply_security(security)
         _enter(spec["cwd"])
@@ -54,7 +54,7 @@ def _fail(report: int, message: str, code: int) -> NoReturn:
 
 
 def _reset() -> None:
-    """Prepare the process as programs expect it: default signals, a new session, an end with its parent."""
+    """Prepare the process for a program: default signals, a new session, an end with its parent."""
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         if signal.getsignal(number) is not signal.SIG_DFL:
@@ -75,9 +75,9 @@ def _streams(out: int, err: int, uid: int | None) -> None:
 
 
 def apply_security(security: dict[str, Any]) -> None:
-    """Take the container's user, groups and capabilities.
+    """Switch to the container's user, groups and capabilities.
 
-    Its programs can never gain more. OSError when the system refuses any of this; the program must not run then.
+    Its programs can never gain more rights. OSError when the system refuses a step; the program must not run then.
     """
     uid, gid, groups, kept = (security.get(key) for key in ("uid", "gid", "groups", "capabilities"))
     if kept is not None:
@@ -91,7 +91,7 @@ def apply_security(security: dict[str, Any]) -> None:
     if kept is not None:
         linux.set_capabilities(kept)
     linux.no_new_privs()
-    linux.die_with_parent(signal.SIGKILL)  # forgotten when the user changes
+    linux.die_with_parent(signal.SIGKILL)  # the kernel resets it when the user changes
 
 
 def _enter(folder: str) -> None:
@@ -102,7 +102,7 @@ def _enter(folder: str) -> None:
 
 
 def exec_program(argv: list[str], env: dict[str, str]) -> NoReturn:
-    """exec with the PATH of ``env``; ContainerStartError names the program and where it was looked for."""
+    """exec with the PATH of ``env``; ContainerStartError names the program and the searched path."""
     path = env.get("PATH", os.defpath)
     program = argv[0]
     candidates = [program] if "/" in program else [os.path.join(item or ".", program) for item in path.split(":")]
@@ -136,7 +136,7 @@ def _without_interpreter(candidate: str, error: OSError) -> OSError | None:
 
 
 def run_probe(message: Message, spec: Message, main: int) -> NoReturn:
-    """Run ``argv``, ask ``http`` or connect to ``tcp``, then exit with 0 (good) or another code; never returns."""
+    """Run ``argv``, request ``http`` or connect to ``tcp``; exit with 0 (success) or another code. Never returns."""
     code = 1
     try:
         signal.set_wakeup_fd(-1)

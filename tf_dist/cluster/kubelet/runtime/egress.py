@@ -1,8 +1,8 @@
 """Egress of isolated pods by slirp4netns.
 
-Its tap is a port of the bridge; traffic between pods does not pass through it. slirp4netns needs the machine's network,
-which the supervisor leaves permanently (an ordinary user cannot return). So a child, the keeper, stays there, starts
-slirp4netns, and restarts it when it is killed.
+The tap of slirp4netns is a port of the bridge. Traffic between pods does not pass through slirp4netns. slirp4netns
+needs the machine's network, which the supervisor leaves permanently (an ordinary user cannot return). Therefore a child
+process, the keeper, stays in the machine's network, starts slirp4netns, and restarts it when it is killed.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ SLIRP_PROGRAM = "slirp4netns"
 TUN_DEVICE = "/dev/net/tun"
 TAP_NAME = "tfdout"
 _FILE = "resolv.conf"  # in the state folder
-_PATIENCE = 0.25  # seconds for its start
+_PATIENCE = 0.25  # seconds for the start of slirp4netns
 _PAUSE = 0.5  # seconds until a killed program is started again
 
 
 class Egress:
-    """``problem``: how to get egress, "" while there is egress. ``subnet``: the subnet for new pods."""
+    """``problem``: how to get egress; "" while pods have egress. ``subnet``: the subnet for new pods."""
 
     def __init__(self, loop: EventLoop, subnet: PodSubnet) -> None:
         self._loop = loop
@@ -59,7 +59,7 @@ class Egress:
         self._keeper = ours
 
     def open(self, bridge: int) -> None:
-        """Inside the node's network: start the keeper, without waiting: until it is ready, packets are lost."""
+        """Start slirp4netns from inside the node's network, without waiting. Until it is ready, packets are lost."""
         if self._keeper is None:
             return
         self._bridge, self._settled = bridge, False
@@ -67,11 +67,11 @@ class Egress:
         with open(_FILE, "w", encoding="utf-8") as file:
             file.write(resolv_conf(_machines_own(), self.subnet.dns))
         self.subnet = replace(self.subnet, open=True, resolv=os.path.abspath(_FILE))
-        with contextlib.suppress(OSError):  # the keeper was killed: its end is noticed elsewhere
+        with contextlib.suppress(OSError):  # the keeper was killed, which is detected elsewhere
             self._keeper.send(b"\n")
 
     def settle(self) -> None:
-        """Wait until it is known whether egress works here. Usually it is known already."""
+        """Wait a moment until the keeper has reported whether egress works. Usually it already has."""
         deadline = time.monotonic() + _PATIENCE
         while not self._settled and (rest := deadline - time.monotonic()) > 0:
             self._loop.step(rest)
@@ -87,12 +87,12 @@ class Egress:
             self._loop.step(0.01)
 
     def _heard(self) -> None:
-        """slirp4netns has made its tap (again), or the keeper has given up."""
+        """Handle the keeper's report: slirp4netns has created its tap (again), or the keeper has ended."""
         assert self._keeper is not None
         self._settled = True
         try:
             ready = self._keeper.recv(64)
-        except ConnectionResetError:  # it was killed before it listened
+        except ConnectionResetError:  # the keeper was killed before it read our message
             ready = b""
         if ready:
             with Netlink() as net:
@@ -107,7 +107,7 @@ class Egress:
 
 
 def resolv_conf(machines: str, dns: str) -> str:
-    """The machine's file with one name server, that of slirp4netns: it asks the first of the machine's own."""
+    """The machine's file with slirp4netns as the only name server, which asks the machine's first name server."""
     kept = [line for line in machines.splitlines() if not line.lstrip().startswith("nameserver")]
     return "\n".join([f"nameserver {dns}", *kept]) + "\n"
 
@@ -121,11 +121,11 @@ def _machines_own() -> str:
 
 
 def _keep(program: str, parent: int, subnet: PodSubnet, control: socket.socket) -> NoReturn:
-    """The keeper's life: it ends with the supervisor, and slirp4netns with it."""
+    """Run the keeper, which ends with the supervisor. slirp4netns ends with the keeper."""
     try:
         detach_process(control)
         _end_with(parent)
-        if control.recv(1) != b"\n":  # the supervisor has a network of its own now
+        if control.recv(1) != b"\n":  # the supervisor now has its own network
             os._exit(0)
         while _killed(_start(_command(program, parent, subnet, control.fileno()), control)):
             time.sleep(_PAUSE)
@@ -134,8 +134,8 @@ def _keep(program: str, parent: int, subnet: PodSubnet, control: socket.socket) 
 
 
 def _command(program: str, target: int, subnet: PodSubnet, ready: int) -> list[str]:
-    """Without sandbox options, because an attacker who controls slirp4netns from a pod gains no more rights than the
-    pod has.
+    """The command has no sandbox options, because an attacker who controls slirp4netns from a pod gains no more rights
+    than the pod has.
     """
     options = ["--disable-host-loopback", f"--cidr={subnet.cidr}", f"--mtu={MTU}", f"--ready-fd={ready}"]
     return [program, *options, str(target), TAP_NAME]
@@ -155,10 +155,10 @@ def _start(command: list[str], control: socket.socket) -> int:
 
 def _end_with(parent: int) -> None:
     linux.die_with_parent(signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before its death signal was set up
+    if os.getppid() != parent:  # the parent ended before the death signal was set up
         os._exit(0)
 
 
 def _killed(pid: int) -> bool:
-    """Wait for its end. If it ends without a signal, it cannot work here, and supervisor.log has the reason."""
+    """Wait for the end of slirp4netns. Without a signal, it cannot work here, and supervisor.log has the reason."""
     return os.WIFSIGNALED(os.waitpid(pid, 0)[1])

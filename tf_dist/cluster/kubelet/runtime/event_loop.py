@@ -52,7 +52,7 @@ class SupervisorConfig:
     ephemeral: bool  # end with the kubelet, folder included
     kubelet_pid: int
     kubelet_fd: int  # a connected socket to the kubelet that starts it
-    lock_fd: int  # held, never used: the folder is in use while this is open
+    lock_fd: int  # only held: the folder is in use while it is open
     log_limit: int
     bridge: str = "10.88.0.1"
     prefix: int = 16
@@ -75,7 +75,7 @@ class EventLoop:
         self._watched[fd] = callback
 
     def forget(self, fd: int) -> None:
-        """Stop watching, before ``fd`` is closed; unknown descriptors are fine."""
+        """Stop watching, before ``fd`` is closed; unknown descriptors are ignored."""
         if self._watched.pop(fd, None) is not None:
             self._selector.unregister(fd)
 
@@ -84,7 +84,7 @@ class EventLoop:
         heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._order), callback))
 
     def run(self) -> None:
-        """Until ``stopped``."""
+        """Handle events until ``stopped``."""
         while not self.stopped:
             self.step()
 
@@ -93,7 +93,7 @@ class EventLoop:
         wait = min(longest, max(0.0, self._timers[0][0] - time.monotonic())) if self._timers else longest
         for key, _ in self._selector.select(wait):
             callback = self._watched.get(key.fd)
-            if callback is not None and callback is key.data:  # else an earlier callback dropped it
+            if callback is not None and callback is key.data:  # else an earlier callback removed it
                 _guarded(callback)
         while self._timers and self._timers[0][0] <= time.monotonic():
             _guarded(heapq.heappop(self._timers)[2])

@@ -83,7 +83,7 @@ def open_tree(path: str, at: int = _AT_FDCWD) -> int:
 
 
 def open_beneath(folder: int, path: str) -> int:
-    """A descriptor (O_PATH) of what never leaves ``folder`` on its way; OSError: EXDEV when it would, ENOSYS."""
+    """A descriptor (O_PATH) of ``path``, which must not leave ``folder``; OSError: EXDEV if it does, ENOSYS."""
     how = (ctypes.c_uint64 * 3)(os.O_PATH | os.O_CLOEXEC, 0, _RESOLVE_BENEATH | _RESOLVE_NO_MAGICLINKS)
     fd: int = _libc().syscall(_SYS_OPENAT2, folder, os.fsencode(path), how, ctypes.c_size_t(ctypes.sizeof(how)))
     _check(min(fd, 0), f"open {path}")
@@ -91,7 +91,7 @@ def open_beneath(folder: int, path: str) -> int:
 
 
 def move_mount(tree: int, target: str) -> None:
-    """Attach what ``open_tree`` returned at ``target``."""
+    """Attach the result of ``open_tree`` at ``target``."""
     result = _libc().syscall(_SYS_MOVE_MOUNT, tree, b"", _AT_FDCWD, os.fsencode(target), 4)  # 4: tree is a bare fd
     _check(result, f"move_mount to {target}")
 
@@ -102,7 +102,7 @@ def pivot_root(new: str, old: str) -> None:
 
 
 def die_with_parent(number: int) -> None:
-    """Get signal ``number`` when the parent dies; no effect where the system has no such call."""
+    """Receive signal ``number`` when the parent dies; no effect where the system has no such call."""
     if sys.platform == "linux":
         _check(_libc().prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0), "prctl(PR_SET_PDEATHSIG)")
 
@@ -128,7 +128,7 @@ def bound_capabilities(kept: Collection[int]) -> None:
 
 
 def set_capabilities(kept: Collection[int]) -> None:
-    """Keep of this process's own capabilities only these; none of them is inherited."""
+    """Keep only these of this process's own capabilities; none of them is inherited."""
     wanted = _effective() & sum(1 << number for number in kept)
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
     low, high = wanted & 0xFFFFFFFF, wanted >> 32
@@ -147,7 +147,7 @@ def _effective() -> int:
 
 
 def has_sys_admin() -> bool:
-    """Whether this process may make namespaces without a user namespace."""
+    """Whether this process may create namespaces without a user namespace."""
     return _has(_CAP_SYS_ADMIN)
 
 
@@ -183,12 +183,12 @@ def descendants(root: int) -> set[int]:
 
 
 def child_pids(root: int) -> set[int]:
-    """The direct children of ``root``, dead ones not yet waited for included."""
+    """The direct children of ``root``, including dead ones that are not yet reaped."""
     return {pid for pid in _pids() if _parent(pid) == root}
 
 
 def pids_with_variable(token: bytes) -> set[int]:
-    """Processes of this user whose environment holds ``token`` (an exact ``NAME=value``)."""
+    """Processes of this user whose environment contains ``token`` (an exact ``NAME=value``)."""
     return {pid for pid in _pids() if token in _environ(pid)}
 
 

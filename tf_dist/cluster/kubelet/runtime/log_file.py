@@ -7,19 +7,19 @@ import os
 import sys
 import time
 
-MAX_ENTRY_BYTES = 16 * 1024  # bytes of one entry; a longer line goes on in the next (P: partial, F: full)
-ROTATED_FILES = 4  # older files beside the current one: .1 is the newest of them
-_PAUSE = 1.0  # seconds until a file that cannot be opened is tried again
+MAX_ENTRY_BYTES = 16 * 1024  # bytes of one entry; a longer line continues in the next (P: partial, F: full)
+ROTATED_FILES = 4  # older files in addition to the current file; .1 is the newest
+_PAUSE = 1.0  # seconds until opening a file is retried
 
 
 def log_timestamp(seconds: float) -> str:
-    """A time as the log writes it."""
+    """A time in the format of the log."""
     whole, nanos = divmod(round(seconds * 1e9), 1_000_000_000)
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole)) + f".{nanos:09d}Z"
 
 
 class LogFile:
-    """Writes the two streams of one container instance; at ``limit`` bytes the file becomes ``.1``, that one ``.2``.
+    """Writes the two streams of a container instance; at ``limit`` bytes, the file becomes ``.1``, and ``.1`` ``.2``.
 
     Methods never fail, because a training run matters more than its log. While the disk is full, or the folder is
     missing or not writable, lines are lost.
@@ -101,7 +101,7 @@ class LogFile:
 
     def _rotate(self) -> None:
         self._let_go()
-        with contextlib.suppress(OSError):  # then the file grows on: better than none
+        with contextlib.suppress(OSError):  # the file then continues to grow
             for number in range(ROTATED_FILES - 1, 0, -1):
                 with contextlib.suppress(FileNotFoundError):
                     os.replace(f"{self._path}.{number}", f"{self._path}.{number + 1}")

@@ -1,8 +1,8 @@
-"""Volumes inside a container's own mount namespace, by paths that cannot leave their folder.
+"""Mounts of volumes in a container's own mount namespace, by paths that cannot leave their folder.
 
-A mount point that does not exist is made by covering its nearest existing parent with a tmpfs into which everything
-that was there is bound back; for ``/`` that tmpfs becomes the new root. Where a parent is covered, the container's
-*new* files directly in it (not those in its subfolders) live in the tmpfs and go with the container.
+To create a missing mount point, its nearest existing parent is covered with a tmpfs, into which the parent's content is
+bind-mounted. For ``/``, the tmpfs becomes the new root. *New* files of the container directly in a covered parent (not
+in its subfolders) are in the tmpfs, and are lost with the container.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from tf_dist.cluster.kubelet.runtime import linux
 def open_inside(folder: str, path: str, *, beneath: Callable[[int, str], int] = linux.open_beneath) -> int:
     """A descriptor (O_PATH) of ``path`` below ``folder``. Missing folders are created. OSError.
 
-    Symbolic links count if they lead to somewhere below, too (where the system cannot tell, none does). ``beneath``:
-    how the system is asked, see ``linux.open_beneath``.
+    Symbolic links are followed only if they stay below ``folder``; before Linux 5.6, no link is followed. ``beneath``:
+    the system call, see ``linux.open_beneath``.
     """
     base = at = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     parts = [part for part in path.split("/") if part not in ("", ".")]
@@ -77,18 +77,18 @@ class Mounter:
 
     def __init__(self, staging: str) -> None:
         self._staging = staging
-        self._covers: set[int] = set()  # device numbers of our tmpfs: in them a mount point may simply be made
-        self._targets: dict[str, bool] = {}  # where volumes are, and whether a mount point may be made in them
+        self._covers: set[int] = set()  # device numbers of our tmpfs, in which mount points may be created
+        self._targets: dict[str, bool] = {}  # the paths of volumes, and whether mount points may be created in them
 
     def volumes(self, mounts: Iterable[dict[str, Any]]) -> list[str]:
         """Mount ``{source, sub_path, target, readonly, ours}``, parents first.
 
-        ``ours``: mount points may be made inside. ``sub_path`` never leads out of the source.
+        ``ours``: mount points may be created inside. ``sub_path`` never leads out of the source.
 
         Returns the real target paths.
         """
         ordered = sorted(mounts, key=lambda item: os.path.normpath(item["target"]).count("/"))
-        # Taken up front: a volume on /tmp must hide neither the source of the next one nor the staging folder.
+        # Opened in advance, because a volume on /tmp would hide the sources of other volumes, and the staging folder.
         trees = [_tree(item) for item in ordered]
         kinds = [os.path.isdir(f"/proc/self/fd/{tree}") for tree in trees]
         targets = [os.path.normpath(item["target"]) for item in ordered]
@@ -168,7 +168,7 @@ def _create(path: str, folder: bool) -> str:
 
 def _mirror(source: str, target: str) -> None:
     for entry in os.scandir(source):
-        with contextlib.suppress(OSError):  # gone meanwhile, or not ours to see: the container does without
+        with contextlib.suppress(OSError):  # deleted meanwhile, or not accessible: the entry is left out
             _mirror_entry(entry, os.path.join(target, entry.name))
     info = os.stat(source)
     os.chmod(target, stat.S_IMODE(info.st_mode))

@@ -31,7 +31,7 @@ _KILLED = 128 + signal.SIGKILL
 
 
 class RuntimeService:
-    """All pods of a node. The methods named in ``OPERATIONS`` are what the kubelet may ask for."""
+    """All pods of a node. The kubelet may request the methods named in ``OPERATIONS``."""
 
     def __init__(
         self, config: SupervisorConfig, loop: EventLoop, changed: Callable[[str], None], emit: Callable[[Message], None]
@@ -49,7 +49,7 @@ class RuntimeService:
         self.pods: dict[str, PodRecord] = {}
 
     def start(self) -> None:
-        """In isolated mode enter the node's own network; OSError where the system forbids it."""
+        """In isolated mode, enter the node's own network; OSError if the system forbids it."""
         self.cgroups.start()
         if self._isolated:
             self._shims.enter()
@@ -62,7 +62,7 @@ class RuntimeService:
     # Operations
 
     def create(self, uid: str, **spec: Any) -> None:
-        """A pod without containers; in isolated mode its namespaces and network."""
+        """Create a pod without containers; in isolated mode, with namespaces and a network."""
         if uid in self.pods:
             self._changed(uid)
             return
@@ -96,7 +96,7 @@ class RuntimeService:
             return
         try:
             shim = pod.shim or self._shims.share(pod)
-        except OSError as error:  # no more processes
+        except OSError as error:  # no process can be created
             pod.state, pod.message = "broken", str(error)
             self._changed(uid)
             return
@@ -113,7 +113,7 @@ class RuntimeService:
         self._launch(pod, container, spec)
 
     def stop(self, uid: str, name: str = "", grace: float = 30.0, hooks: dict[str, list[str]] | None = None) -> None:
-        """SIGTERM to a container (or all), after its hook if it has one; SIGKILL ``grace`` seconds from now."""
+        """Send SIGTERM to a container (or all), after its hook if any, and SIGKILL ``grace`` seconds from now."""
         for container in self._alive(uid, name):
             if grace > 0 and hooks and container.name in hooks:
                 token = f"hook-{next(self._tokens)}"
@@ -125,14 +125,14 @@ class RuntimeService:
             self._loop.later(max(grace, 0), lambda container=container: self._kill(container))  # type: ignore[misc]
 
     def exec(self, uid: str, name: str, token: str, **what: Any) -> None:
-        """A hook or probe; its end is an ``exec`` event with ``token`` and the exit code."""
+        """Run a hook or probe. An ``exec`` event with ``token`` and the exit code reports its end."""
         for container in self._alive(uid, name):
             container.shim.send(op="exec", name=name, token=token, **what)
             return
         self._emit({"event": "exec", "token": token, "code": 1})
 
     def hosts(self, uid: str, text: str) -> None:
-        """Replace the pod's /etc/hosts in place (it is bind-mounted: a new file would not be seen)."""
+        """Overwrite the pod's /etc/hosts in place, because it is bind-mounted and a new file would not be visible."""
         pod = self.pods.get(uid)
         if pod is not None and pod.spec.get("hosts"):
             write_in_place(pod.spec["hosts"], text.encode())
@@ -217,7 +217,7 @@ class RuntimeService:
             os.close(fd)
 
     def _finish(self, pod: PodRecord, container: ContainerRecord, code: int, **facts: Any) -> None:
-        """The process has ended and its children were killed. Read the rest of the pipes."""
+        """Record the end of a container whose processes have ended, after reading the rest of the pipes."""
         for fd, stream in zip(list(container.pipes), ("stdout", "stderr"), strict=False):
             if fd >= 0:
                 drain_pipe(container, fd, stream, 1 << 10)
@@ -275,7 +275,7 @@ class RuntimeService:
             self._forget(pod)
 
     def _cut_off(self, pod: PodRecord, container: ContainerRecord) -> None:
-        """The end of a container whose shim was killed: it ended with the shim, or never started."""
+        """Record the end of a container whose shim was killed: it ended with the shim, or never started."""
         message = pod.message or "the process above it was killed"
         if container.state == "running":
             self._finish(pod, container, _KILLED, reason="Error", message=message)

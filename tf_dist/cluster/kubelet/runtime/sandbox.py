@@ -1,4 +1,4 @@
-"""The pod sandbox of isolated mode: namespaces, and a network by rtnetlink."""
+"""The pod sandbox of isolated mode: namespaces, and a network that is configured by rtnetlink."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _link(index: int = 0, flags: int = 0, change: int = 0) -> bytes:
 
 
 class Netlink:
-    """A rtnetlink socket of the network namespace in which it was opened. Every refusal is an OSError."""
+    """A rtnetlink socket of the network namespace in which it was opened. A refused request raises OSError."""
 
     def __init__(self) -> None:
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)  # 0: NETLINK_ROUTE
@@ -53,7 +53,7 @@ class Netlink:
         self._socket.close()
 
     def bridge(self, name: str) -> int:
-        """A new bridge, up; its index."""
+        """Create a bridge and switch it on. Returns its index."""
         info = _attr(_INFO_KIND, b"bridge")
         self._ask(_NEWLINK, _link(0, _IFF_UP, _IFF_UP) + _name(name) + _attr(_IFLA_LINKINFO, info), "add bridge", True)
         return socket.if_nametoindex(name)
@@ -67,13 +67,13 @@ class Netlink:
         self._ask(_NEWLINK, _link(0, _IFF_UP, _IFF_UP) + body, f"add veth {name}", True)
 
     def up(self, name: str) -> int:
-        """Switch a link on; its index."""
+        """Switch a link on. Returns its index."""
         index = socket.if_nametoindex(name)
         self._ask(_NEWLINK, _link(index, _IFF_UP, _IFF_UP), f"set {name} up")
         return index
 
     def enslave(self, name: str, bridge: int, *, mtu: int) -> None:
-        """Plug a link into a bridge and switch it on."""
+        """Attach a link to a bridge, and switch it on."""
         head = _link(socket.if_nametoindex(name), _IFF_UP, _IFF_UP)
         self._ask(_NEWLINK, head + _mtu(mtu) + _attr(_IFLA_MASTER, struct.pack("I", bridge)), f"plug in {name}")
 
@@ -100,18 +100,18 @@ class Netlink:
 
 BRIDGE = "tfd0"
 RESOLV = "/etc/resolv.conf"
-MTU = 65520  # the larger the packets, the less work for slirp4netns: 4 times what it moves with 1500
+MTU = 65520  # with large packets, slirp4netns moves 4 times as much data as with an MTU of 1500
 _POD = linux.CLONE_NEWNET | linux.CLONE_NEWNS | linux.CLONE_NEWUTS | linux.CLONE_NEWIPC | linux.CLONE_NEWPID
 
 
 @dataclass(frozen=True, slots=True)
 class PodSubnet:
-    """The subnet of pods: the bridge's address (the first), the prefix length, and whether there is egress."""
+    """The subnet of pods: the bridge's address (the first), the prefix length, and whether pods have egress."""
 
     bridge: str
     prefix: int
     open: bool = False
-    resolv: str = ""  # what pods see as /etc/resolv.conf, "" for the machine's own
+    resolv: str = ""  # the file that pods see as /etc/resolv.conf; "": the machine's own
 
     @property
     def cidr(self) -> str:
@@ -134,7 +134,7 @@ class PodSubnet:
 
 
 def enter_network(subnet: PodSubnet) -> int:
-    """Put this process (the supervisor) into a network of its own with a bridge; the bridge's index."""
+    """Move this process (the supervisor) into its own network with a bridge. Returns the bridge's index."""
     flags = linux.CLONE_NEWNET | linux.CLONE_NEWNS
     if linux.has_sys_admin():
         linux.unshare(flags)
@@ -158,12 +158,15 @@ def _map_ids(uid: int, gid: int) -> None:
 
 
 def mac_address(ip: str) -> bytes:
-    """A hardware address that follows from the IP: a restarted replica is found at once (no stale ARP entry)."""
+    """A hardware address derived from the IP, so that no ARP entry of a restarted replica is stale."""
     return b"\x02\x42" + socket.inet_aton(ip)
 
 
 def create_sandbox(pod: Message, subnet: PodSubnet, bridge: int, cable: str, control: socket.socket) -> int:
-    """Fork a shim as process 1 of new namespaces and plug it into the bridge; its pid. It still waits for ``go``."""
+    """Fork a shim as process 1 of new namespaces, and connect it to the bridge. Returns its pid.
+
+    The shim waits for a newline on its control socket.
+    """
     read, write = os.pipe()
     middle = os.fork()
     if middle == 0:
@@ -181,7 +184,7 @@ def create_sandbox(pod: Message, subnet: PodSubnet, bridge: int, cable: str, con
 
 
 def _unshare_and_fork(pod: Message, subnet: PodSubnet, control: socket.socket, report: int) -> NoReturn:
-    """In the middle process: new namespaces, then the child that is process 1 of them."""
+    """Create the namespaces, and fork the child that is their process 1. Runs in the intermediate process."""
     try:
         linux.unshare(_POD)
         pid = os.fork()
@@ -198,7 +201,7 @@ def _sandbox_init(pod: Message, subnet: PodSubnet, control: socket.socket) -> No
     """Process 1 of the pod."""
     try:
         detach_process(control)
-        if control.recv(1) != b"\n":  # the cable is plugged in, and the supervisor is now our parent
+        if control.recv(1) != b"\n":  # the network is connected, and the supervisor is now our parent
             os._exit(0)
         linux.die_with_parent(9)
         _set_up(pod, subnet)

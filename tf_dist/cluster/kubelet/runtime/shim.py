@@ -1,8 +1,8 @@
 """The shim: the process above a pod's containers, which starts them, reaps orphans and reports exits.
 
-Isolated: one per pod, process 1 of the pod's own pid namespace, so nothing outlives it. Shared: one per container, a
-subreaper that kills all that is below it. Either way it ends everything as soon as the supervisor is gone (end of
-file on the control socket).
+Isolated mode: one shim per pod, which is process 1 of the pod's own pid namespace, so no process outlives it. Shared
+mode: one shim per container, which is a subreaper and kills all processes below it. In both modes, the shim ends all
+processes as soon as the supervisor has ended (end of file on the control socket).
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Shim:
         try:
             getattr(self, "_" + message["op"])(message)
         except (BrokenPipeError, ConnectionResetError):
-            raise  # the supervisor is gone
+            raise  # the supervisor has ended
         except OSError as error:
             if message["op"] == "start":
                 text = f"cannot start the container: {error}"
@@ -125,7 +125,7 @@ class Shim:
             os.close(self._spaces.pop(name))
 
     def _signal(self, message: Message) -> None:
-        """Send a signal (but not SIGKILL) to the main process's group."""
+        """Send a signal (except SIGKILL) to the main process's group."""
         for pid in self._mains(message["name"]):
             linux.signal_group(pid, message["signal"])
 
@@ -135,7 +135,7 @@ class Shim:
             linux.signal_pids({pid}, signal.SIGKILL)
 
     def _exec(self, message: Message) -> None:
-        """A hook or probe inside the container (or, without ``argv``, from inside the pod's network)."""
+        """Run a hook or probe inside the container (or, without ``argv``, from inside the pod's network)."""
         pid = os.fork()
         if pid == 0:
             mains = self._mains(message["name"])
@@ -196,7 +196,7 @@ class Shim:
 
 
 def detach_process(control: socket.socket) -> None:
-    """Right after the fork: forget the supervisor's descriptors and signals, keep the control socket only."""
+    """Close inherited descriptors (except the control socket and 0 to 2) and ignore signals, right after the fork."""
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

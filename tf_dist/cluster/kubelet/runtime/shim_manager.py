@@ -26,14 +26,14 @@ _REPORTED = ("name", "attempt", "streak", "state", "pid", "started", "finished",
 
 @dataclass(slots=True, eq=False)
 class ShimRecord:
-    """A shim as its parent sees it."""
+    """The supervisor's record of a shim."""
 
     pid: int
     control: socket.socket
     lines: MessageDecoder = field(default_factory=MessageDecoder)
 
     def send(self, fds: list[int] | None = None, **message: Any) -> None:
-        """Send a message with descriptors. A shim that does not listen is dead, which is noticed elsewhere."""
+        """Send a message with descriptors. A shim that does not listen is dead, which is detected elsewhere."""
         try:
             data = encode_message(message)
             sent = socket.send_fds(self.control, [data], fds or []) if fds else 0
@@ -44,7 +44,7 @@ class ShimRecord:
 
 @dataclass(slots=True, eq=False)
 class ContainerRecord:
-    """One instance (attempt) of a container; ``code`` is 0 to 255 with signals as 128+n, None while it lives."""
+    """One instance (attempt) of a container; ``code`` is 0 to 255 with signals as 128+n, None while it runs."""
 
     name: str
     attempt: int
@@ -77,7 +77,7 @@ class ContainerRecord:
 
 @dataclass(slots=True, eq=False)
 class PodRecord:
-    """One pod; ``shim`` only where the whole pod shares one (isolated mode)."""
+    """One pod; ``shim``: the shim of all its containers (isolated mode only)."""
 
     uid: str
     spec: dict[str, Any]
@@ -94,7 +94,7 @@ class PodRecord:
 
 
 def exit_code(status: int) -> int:
-    """A wait status as containers report it: signals as 128+n."""
+    """The exit code that containers report for a wait status: signals as 128+n."""
     return 128 - status if status < 0 else status
 
 
@@ -121,7 +121,7 @@ def write_in_place(path: str, data: bytes) -> None:
         os.close(fd)
 
 
-KILL_TIMEOUT = 5.0  # seconds a shim gets to kill what is below it
+KILL_TIMEOUT = 5.0  # seconds for a shim to kill the processes below it
 
 
 class ShimManager:
@@ -145,7 +145,7 @@ class ShimManager:
         loop.watch(wake, lambda: self._reap(wake))
 
     def enter(self) -> None:
-        """Enter the node's own network; pods are isolated from then on. OSError where the system forbids it."""
+        """Enter the node's own network; pods are isolated from then on. OSError if the system forbids it."""
         self.egress.prepare()
         self._bridge = sandbox.enter_network(self.egress.subnet)
         self.egress.open(self._bridge)
@@ -158,7 +158,7 @@ class ShimManager:
         return [shim for shim, owner in self._shims.values() if owner is pod]
 
     def isolate(self, pod: PodRecord) -> ShimRecord:
-        """Namespaces and a network for a pod, with a shim inside."""
+        """Create namespaces and a network for a pod, with a shim inside."""
         assert self._bridge is not None
         ours, theirs = socket.socketpair()
         try:
@@ -173,7 +173,7 @@ class ShimManager:
         return shim
 
     def share(self, pod: PodRecord) -> ShimRecord:
-        """A shim for one container, in the machine's own namespaces."""
+        """Start a shim for one container, in the machine's own namespaces."""
         ours, theirs = socket.socketpair()
         pid = os.fork()
         if pid == 0:
@@ -186,7 +186,7 @@ class ShimManager:
         return self._adopt(pod, pid, ours)
 
     def end(self, shim: ShimRecord) -> None:
-        """End a shim with everything below it."""
+        """End a shim with all processes below it."""
         if self._bridge is not None:
             linux.signal_pids({shim.pid}, signal.SIGKILL)
             return
@@ -230,7 +230,7 @@ class ShimManager:
         with contextlib.suppress(ChildProcessError):
             while pid := os.waitpid(-1, os.WNOHANG)[0]:
                 self._bury(pid)
-        # Orphans of a shim that was itself killed are ours now; nothing else is.
+        # In shared mode, other children of the supervisor are orphans of a killed shim.
         if self._bridge is None and (orphans := linux.child_pids(os.getpid()) - set(self._shims)):
             linux.signal_pids(orphans, signal.SIGKILL)
             self._loop.later(0.01, lambda: self._reap(wake))

@@ -1,7 +1,7 @@
-"""The supervisor: the kubelet on one side, shims on the other, in one thread; and the trial of isolated mode.
+"""The supervisor: serves the kubelet and the shims in one thread, and tests isolated mode.
 
-The kubelet sends operations (``op``); the supervisor answers with the whole record of each pod that changed, so that
-no message has to be matched to another and a new kubelet starts from ``state``.
+The kubelet sends operations (``op``), and the supervisor sends the whole record of each changed pod. Therefore no
+message has to be matched with another one, and a new kubelet starts from ``state``.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ class Supervisor:
         self._kubelet: socket.socket | None = None
         self._lines = MessageDecoder()
         self._out = bytearray()
-        self._seen = 0  # the kubelet's latest order: reports that are older than it must not undo what it expects
+        self._seen = 0  # the kubelet's latest order: older reports must not undo the results that it expects
         self._listener = self._listen()
 
     def start(self) -> None:
-        """Test the mode; OSError when the system does not allow it. Then accept the first kubelet."""
+        """Test the mode, then serve the first kubelet; OSError when the system does not allow the mode."""
         try:
             self._try_mode()
         except OSError:
@@ -78,7 +78,7 @@ class Supervisor:
             self._runner.egress.settle()
 
     def _listen(self) -> socket.socket:
-        """Bind by a relative name: a socket's path may have 107 bytes only."""
+        """Bind to a relative name, because a socket's path may have only 107 bytes."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(SOCKET_NAME)
         listener = socket.socket(socket.AF_UNIX)
@@ -89,8 +89,8 @@ class Supervisor:
         return listener
 
     def _watch_kubelet(self) -> None:
-        """A fork of the kubelet may keep the socket open, so in ephemeral mode the kubelet's process is
-        watched, too.
+        """In ephemeral mode, also watch the kubelet's process, because a fork of the kubelet may keep the socket
+        open.
         """
         if not self._config.ephemeral:
             return
@@ -154,7 +154,7 @@ class Supervisor:
         elif operation in OPERATIONS:
             try:
                 getattr(self._runner, operation)(**message)
-            except Exception as error:  # the orders behind it are of other pods
+            except Exception as error:  # later operations concern other pods
                 log_exception()
                 self._runner.failed(operation, message, error)
 
@@ -170,7 +170,7 @@ class Supervisor:
         self._flush()
 
     def _flush(self) -> None:
-        """Send what fits into the kubelet's buffer, and the rest later. A stopped kubelet must not stop the pods."""
+        """Send as much as the kubelet's buffer takes, and the rest later. A stopped kubelet must not stop the pods."""
         if self._kubelet is None or not self._out:
             return
         try:
@@ -197,7 +197,7 @@ class Supervisor:
         if self._config.ephemeral:
             os.chdir("/")
             shutil.rmtree(self._config.folder, ignore_errors=True)
-            with contextlib.suppress(OSError):  # the last one also takes the folder above
+            with contextlib.suppress(OSError):  # the last supervisor also removes the parent folder
                 os.rmdir(os.path.dirname(self._config.folder))
         if self._kubelet is not None:
             self._kubelet.close()
