@@ -1,7 +1,7 @@
 """Distributed TensorFlow jobs (parameter servers and workers) as first-class steps of pipelines.
 
-``run(TFJob(…))`` trains on this machine, ``Client()`` works with jobs of a cluster: docs/python.md.
-Names are imported when they are first used, and nothing before that; ``__init__.pyi`` has their types.
+``run(TFJob(…))`` trains on this machine. ``Client()`` works with the jobs of a cluster. See docs/python.md.
+Names are imported when they are first used. ``__init__.pyi`` has their types.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""One error tree. All that a library below raises is mapped to it once, at the edge.
+"""The error tree. Errors of libraries are mapped to it once, where tf-dist calls the library.
 
-A message says what went wrong and where; ``hint`` says how to mend it. Faces print both and no traceback.
+A message says what is wrong and where. ``hint`` says how to fix it. Interfaces print both, without a traceback.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ class TFDistError(Exception):
 
 
 class MissingPackage(TFDistError, ModuleNotFoundError):
-    """A package is not installed; an extra of tf-dist brings it."""
+    """A package is not installed. An extra of tf-dist installs it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing wrong in a document: where (dotted path), what, and how to mend it."""
+    """A problem of a document: its dotted path, the message, and a hint how to fix it."""
 
     path: str
     message: str
@@ -60,7 +60,7 @@ class NotFound(ClusterError):
 
 
 class AlreadyExists(ClusterError):
-    """An object of that name exists (409 on create)."""
+    """An object with this name already exists (409 on create)."""
 
     code = 409
 
@@ -78,7 +78,7 @@ class Gone(ClusterError):
 
 
 class Forbidden(ClusterError):
-    """A right is missing (401, 403); the message names the verb and the resource."""
+    """A permission is missing (401, 403); the message names the verb and the resource."""
 
     code = 403
 
@@ -90,7 +90,7 @@ class Rejected(ClusterError):
 
 
 class Throttled(ClusterError):
-    """The server asks to slow down (429); ``after`` is the pause in seconds, if the server names one."""
+    """The server requests a lower rate (429); ``after`` is the pause in seconds, if the server names one."""
 
     code = 429
 
@@ -104,15 +104,15 @@ class Unavailable(ClusterError):
 
     code = 503
     restarting = False
-    """Whether the server accepts no connections, or has just started and refuses everybody until it has read the roles.
-    It may come back with an older state, restored from a backup."""
+    """Whether the server accepts no connections, or has just started and rejects all requests until it has read the
+    roles. It may return with an older state from a backup."""
 
 
 class JobOutcomeError(TFDistError):
     """The base class of errors about the end of a job, or of a wait for it.
 
-    ``outcome``: all that is known of that (``core.diagnostics.outcome.Outcome``), None where nothing is. Its type is
-    not named here, because this module imports nothing.
+    ``outcome``: what is known about that end (``core.diagnostics.outcome.Outcome``); None if nothing is known. Its type
+    is Any, because this module imports no other module of tf-dist.
     """
 
     def __init__(self, message: str, *, hint: str = "", outcome: Any = None) -> None:

@@ -1,7 +1,7 @@
-"""A Keras callback that prints what tf-dist reads: ``model.fit(…, callbacks=[tf_dist.keras.Report()])``.
+"""A Keras callback that prints the values that tf-dist reads: ``model.fit(…, callbacks=[tf_dist.keras.Report()])``.
 
-This module needs TensorFlow, and no other module of tf_dist does. It works with Keras 3 and with Keras 2
-(``TF_USE_LEGACY_KERAS=1``): the callback is of the Keras that ``tf.keras`` is.
+This is the only module of tf_dist that needs TensorFlow. It works with Keras 3 and with Keras 2
+(``TF_USE_LEGACY_KERAS=1``), because the callback uses the Keras of ``tf.keras``.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ __all__ = ["Report"]
 class Report(_Callback):
     """Prints ``epoch=3 step=300 loss=0.25 accuracy=0.91`` after each epoch.
 
-    The lines do not depend on Keras' own progress bars, so ``model.fit(…, verbose=0)`` is possible, and each number
-    has the name that Keras gives it.
+    The lines do not depend on Keras' own progress bars, so ``model.fit(…, verbose=0)`` is possible. Each number has the
+    name that Keras gives it.
 
-    :param every: print a line after so many batches, too; 0: after epochs only. ParameterServerStrategy knows epochs
-        only.
-    :param checkpoint: the path that is printed as ``checkpoint=`` with each epoch, with Keras' placeholders
-        (``model-{epoch:02d}.keras``): that of a ``ModelCheckpoint`` before this callback.
+    :param every: Also print a line after this many batches; 0: only after epochs. ParameterServerStrategy supports only
+        epochs.
+    :param checkpoint: The path that is printed as ``checkpoint=`` after each epoch, with Keras' placeholders
+        (``model-{epoch:02d}.keras``). Use the path of a ``ModelCheckpoint`` that is listed before this callback.
     """
 
     def __init__(self, *, every: int = 0, checkpoint: str = "") -> None:
         super().__init__()
         self._every = every
-        if every:  # ParameterServerStrategy refuses callbacks that have this method
+        if every:  # ParameterServerStrategy rejects callbacks that have this method
             self.on_train_batch_end = self._after_batch
         self._checkpoint = checkpoint
         self._epoch = 0
@@ -60,7 +60,7 @@ class Report(_Callback):
         self._print(logs or {}, self._checkpoint.format(epoch=epoch + 1, **(logs or {})))
 
     def _print(self, logs: Mapping[str, Any], checkpoint: str = "") -> None:
-        # The optimizer counts the batches of a training before a restart, too.
+        # The optimizer also counts the batches before a restart.
         step = int(self.model.optimizer.iterations.numpy())
         words = [f"epoch={self._epoch}", f"step={step}"]
         words += [f"{name}={float(value):.6g}" for name, value in logs.items()]

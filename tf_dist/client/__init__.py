@@ -1,1 +1,1 @@
-"""Client library of every face (CLI, Airflow, Argo): read job files, submit, drive, follow, wait, clean up."""
+"""Client library of all interfaces (CLI, Airflow, Argo): read job files, submit, host a controller, follow, wait."""

@@ -1,4 +1,4 @@
-"""Client: the Python API for the jobs of a cluster. The commands of tf-dist use it, too."""
+"""Client: the Python API for the jobs of a cluster. The commands of tf-dist also use it."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from tf_dist.client.tfjob import TFJob
     from tf_dist.core.diagnostics.diagnose import Diagnosis
 
-_ATTEMPTS: Final = 5  # of a write: the job's controller writes it, too
+_ATTEMPTS: Final = 5  # of a write: the job's controller also writes the job
 
 JobReference = str | StoredJob
 """A job: NAME, tfjob/NAME or vcjob/NAME in the client's namespace, or a job that a method of the client returned."""
@@ -71,7 +71,7 @@ _KEEP_LOGS: Final = (
 
 
 def _silent(_: str) -> None:
-    """Nothing is said."""
+    """Ignore a message."""
 
 
 class Client:
@@ -121,7 +121,7 @@ class Client:
 
         ``namespace``: the namespace of a job that names none. Raises InvalidJob if the job names another namespace, and
         AlreadyExists, Forbidden or NotFound (the namespace or the kind does not exist), with a hint. A UserWarning
-        reports that there is no leader.
+        reports a missing leader.
         """
         (stored,) = self.submit_files(job.files(), namespace=namespace)
         for one in leader_problems(self.cluster, [stored]):
@@ -161,7 +161,7 @@ class Client:
     def leaders(self, jobs: Sequence[StoredJob]) -> tuple[LeaderStatus, ...]:
         """The leaders of the live jobs. A scope without a leader has no ``holder``.
 
-        Without permission to read its Leases, a scope is left out.
+        A scope is omitted if its Leases cannot be read.
         """
         return leaders_of(self.cluster, jobs)
 
@@ -171,7 +171,7 @@ class Client:
         return (found.summary, found.resolution) if found else None
 
     def get(self, job: JobReference) -> StoredJob:
-        """Read a job. NotFound suggests jobs of similar names, or reports that the job was created anew.
+        """Read a job. NotFound suggests jobs with similar names, or reports that the job was created again.
 
         The ``outcome`` of the job has the last metrics and checkpoint that its leader printed, while its log exists.
         """
@@ -183,7 +183,7 @@ class Client:
         return self._observed(found)
 
     def _observed(self, job: StoredJob) -> StoredJob:
-        """The job, whose ``outcome`` reads the logs when it is used."""
+        """The job, with an ``outcome`` that reads the logs when it is used."""
         return job.observed_by(partial(observed_outcome, self.cluster, job))
 
     def list(self, *, all_namespaces: bool = False, labels: str = "") -> JobList:
@@ -367,7 +367,7 @@ class Client:
         return (*problems, *network_problems(self.cluster, found, pods), *dns_problems(self.cluster, found))
 
     def snapshot(self, job: JobReference) -> JobSnapshot:
-        """The present state of a job, its replicas, and what the leader printed. Notebooks show a table.
+        """The current state of a job, its replicas, and what the leader printed. Notebooks show a table.
 
         InvalidJob if the spec of the job is invalid.
         """
@@ -475,8 +475,8 @@ def run(
     :param show: Print state changes and log lines; in a notebook, show a table.
     :param workdir: The working directory of containers that name none, by default the folder of the file, or the
         current one.
-    :param network: The separation of pods: ``auto``, ``isolated`` or ``shared``.
-    :param node: The resources of this machine, by default those it has: ``{"cpu": "8", "nvidia.com/gpu": "2"}``.
+    :param network: The network isolation of pods: ``auto``, ``isolated`` or ``shared``.
+    :param node: The resources of this machine, by default its real resources: ``{"cpu": "8", "nvidia.com/gpu": "2"}``.
     :param entrypoints: The command of an image, for containers without one: ``{"my/image": ["python", "train.py"]}``.
     :param keep: A folder in which logs (in ``logs``) and volumes remain.
     """

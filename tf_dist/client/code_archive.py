@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
 
 IGNORE_FILES: Final = (".gitignore", ".tfdistignore")
-"""Files with patterns of files to leave out. Patterns of the later one override (``!data/small.csv``)."""
+"""Files with patterns of files to leave out. Patterns of the later file override (``!data/small.csv``)."""
 _NEVER: Final = frozenset({
     ".git", ".hg", ".svn", "__pycache__", "node_modules", ".ipynb_checkpoints", ".DS_Store",
     ".mypy_cache", ".pytest_cache", ".ruff_cache", ".tox", ".nox", ".eggs",
 })  # fmt: skip
 _SECRETS: Final = ("*.env", ".env.*", ".netrc", ".pypirc", ".ssh/", ".aws/", ".azure/", ".kube/", ".kaggle/")
-"""Patterns of files that usually hold secrets. A ConfigMap, which more people may read, must not have them."""
+"""Patterns of files that usually hold secrets. They do not belong in a ConfigMap, which more people may read."""
 _MARKS: Final = ("pyvenv.cfg", "conda-meta/history", "CACHEDIR.TAG")
 """Files that mark an environment or a cache."""
 _LARGEST_UNPACKED: Final = 64 << 20
 _MOST_FILES: Final = 10_000
 _LISTED: Final = 10
 _READS: Final = 3
-_MTIME: Final = 946_684_800  # 2000: zip files take no time before 1980
+_MTIME: Final = 946_684_800  # the year 2000: zip files cannot store times before 1980
 CODE_WAYS: Final = (
     "leave files out with .tfdistignore, put the code into the image, or the data on a volume or into a bucket; a job "
     "can also clone a git repository in an init container"
@@ -46,9 +46,9 @@ class _File:
     name: str
     """Its path in the folder, with ``/``."""
     path: Path
-    """Where it is read."""
+    """The path from which it is read."""
     size: int
-    """Bytes when it was listed."""
+    """The size in bytes when it was listed."""
     link: str = ""
     """The target of a symbolic link, relative to its own folder."""
 
@@ -204,7 +204,7 @@ def _ignored(folder: Path, lines: Iterable[str]) -> _Ignored:
 
 
 def _leaves_out(ignored: Iterable[_Ignored], path: Path, is_folder: bool) -> bool:
-    """As git decides: the last matching pattern counts, and those of nearer folders come later."""
+    """Decide as git does: the last matching pattern counts, and those of nearer folders come later."""
     found: bool | None = None
     for one in ignored:
         name = path.absolute().relative_to(one.folder).as_posix() + ("/" if is_folder else "")
@@ -227,7 +227,7 @@ def _add(archive: tarfile.TarFile, one: _File) -> None:
     try:
         data, executable = _read(one.path)
     except FileNotFoundError:
-        return  # a file that is gone since the folder was listed
+        return  # the file was deleted after the folder was listed
     header.size, header.mode = len(data), 0o755 if executable else 0o644
     archive.addfile(header, io.BytesIO(data))
 

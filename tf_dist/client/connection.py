@@ -1,4 +1,4 @@
-"""Connection to a cluster: the named one, the local one, or the kubeconfig's; retries; definitions."""
+"""Connections to clusters (named, local, or from the kubeconfig), retries, and CustomResourceDefinitions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _DEFINITIONS: Final = Resource(
 
 
 def get_definition(cluster: Cluster, name: str) -> Object | None:
-    """The definition of this name; None if there is none."""
+    """The CustomResourceDefinition with this name; None if it does not exist."""
     try:
         return cluster.get(_DEFINITIONS, None, name)
     except NotFound:
@@ -49,7 +49,7 @@ def is_tf_dist_definition(definition: Object) -> bool:
 
 
 def refuse_beside_volcano(cluster: Cluster, name: str) -> None:
-    """Rejected if Volcano's controller would reconcile the Job, too. Skipped without the permission to look."""
+    """Rejected if Volcano's controller also reconciles the Job. Skipped without permission to read definitions."""
     try:
         there = get_definition(cluster, VOLCANO_JOBS_DEFINITION)
     except Forbidden:
@@ -68,19 +68,19 @@ class Connection:
     cluster: Cluster
     """The API of the cluster."""
     namespace: str
-    """The namespace of objects that name no other; never empty."""
+    """The default namespace of objects; never empty."""
     name: str
     """Its name in messages."""
     place: KubeContext | None = None
-    """The configuration for more clients; None for the lasting local cluster, which has a controller."""
+    """The configuration for more clients; None for the local cluster of the daemon, which has a controller."""
 
     @property
     def here(self) -> bool:
-        """Whether the nodes probably are this machine, so that they have its folders."""
+        """Whether the nodes are probably this machine, so that pods can use its folders."""
         return self.place is None or urlsplit(self.place.server).hostname in ("127.0.0.1", "::1", "localhost")
 
     def hurry(self) -> None:
-        """The process is asked to stop: do not wait for a cluster that does not answer."""
+        """Stop waiting for a cluster that does not answer, because this process must end soon."""
         from tf_dist.cluster.client.rest import RestCluster
 
         if isinstance(self.cluster, RestCluster):
@@ -95,11 +95,10 @@ class Connection:
 
 
 def connect(kubeconfig: str = "", context: str = "", *, local: bool = False, in_cluster: bool = False) -> Connection:
-    """Connect to the named cluster, else to the lasting local one if it runs, else to that of the pod or the
-    kubeconfig.
+    """Connect to the named cluster, else to the local cluster if it runs, else to the pod's or the kubeconfig's.
 
-    ``in_cluster``: the cluster of the pod of this process. Unavailable, with all ways to connect, if there is no
-    cluster. ClusterError if the named cluster cannot be used.
+    ``in_cluster``: the cluster of the pod of this process. Unavailable, with all ways to connect, if no cluster is
+    configured. ClusterError if the named cluster cannot be used.
     """
     from tf_dist.cluster.client import client_config
     from tf_dist.local import daemon_control as lasting
@@ -129,7 +128,7 @@ _MAX_PAUSE: Final = 5.0
 
 
 def backoff_seconds(failures: int) -> float:
-    """The pause after this many failures in a row, for programs that people watch."""
+    """The pause after this many failures in a row, for interactive programs."""
     from tf_dist.cluster.client.informer import jittered_backoff
 
     return jittered_backoff(failures, first=_FIRST_PAUSE, longest=_MAX_PAUSE)
@@ -165,9 +164,9 @@ class Backoff:
 
 
 def until_taken(request: Callable[[], object], backoff: Backoff) -> None:
-    """Retry a request until the cluster has taken it. ClusterError after too long.
+    """Retry a request until the cluster accepts it. ClusterError after too long.
 
-    NotFound and Conflict count as success: the object is gone, or another one has its name.
+    NotFound and Conflict count as success: the object is gone, or another object has its name.
     """
     while True:
         try:

@@ -27,10 +27,10 @@ from tf_dist.core.pipeline.adoption import DriverChoice
 from tf_dist.errors import ClusterError, Forbidden, NotFound, Rejected
 
 _LOG = logging.getLogger(__name__)
-_QUICK: Final = 2.0  # seconds that a request about a Lease may take once the host is to end
+_QUICK: Final = 2.0  # seconds for a request about a Lease while the host ends
 _SOON: Final = 0.5  # seconds between two attempts at the start
-_PATIENCE: Final = 20.0  # seconds for them: longer than a Lease of ours holds
-_LOOK_EVERY: Final = 30.0  # seconds between two looks whether the rights have changed
+_PATIENCE: Final = 20.0  # seconds for all attempts: longer than the duration of a Lease
+_LOOK_EVERY: Final = 30.0  # seconds between two checks for changed permissions
 
 
 class ControllerHost(Service):
@@ -61,7 +61,7 @@ class ControllerHost(Service):
             namespace=namespace, volcano_jobs=VOLCANO_JOBS in kinds, cluster_domain=cluster_domain()
         )
         self._stack = ExitStack()
-        # A heartbeat comes again by itself, and must not wait behind anything.
+        # Renewals are repeated anyway, and must not queue behind other requests.
         self._leases = self._stack.enter_context(place.cluster(connections=8, retries=0, timeout=LEASE_REQUEST_TIMEOUT))
         self.leadership = LeaseLeadership(
             self._leases,
@@ -77,10 +77,10 @@ class ControllerHost(Service):
         self.controller: Controller | None = None  # while this host leads
 
     def start(self) -> Self:
-        """Become a candidate. ClusterError at once if nobody leads and this host may not."""
+        """Become a candidate. ClusterError immediately if no process leads and this host may not lead."""
         try:
-            # Try to lead until the leader is known. An expired Lease is waited for.
-            # Otherwise a missing permission would only show as an endless wait.
+            # Try to lead until the leader is known, and wait for an old Lease to expire.
+            # Otherwise a missing permission would look like an endless wait.
             kind, until = next(iter(self.leadership.electors)), time.monotonic() + _PATIENCE
             self.leadership.step()
             while not self.leadership.kinds() and self.leadership.problem() is None and time.monotonic() < until:
@@ -117,7 +117,7 @@ class ControllerHost(Service):
         return self.controller is not None and self.leadership.remaining(kind) > 0
 
     def refused(self) -> Forbidden | None:
-        """The missing permission without which the leader observes nothing; None if there is none.
+        """The missing permission without which the leader observes nothing; None if no permission is missing.
 
         A host that may not lead fails at the start. Later it waits for the next leader.
         """
@@ -181,13 +181,13 @@ def hosted_controller(
     if dialect is Dialect.VOLCANO:
         refuse_beside_volcano(connection.cluster, key.name)
         kind = VOLCANO_JOBS
-    # What one job does not need is not asked for: the role of who runs TFJobs has nothing of Volcano's.
+    # Lead only the job's kind: a role for TFJobs may include no permissions for Volcano's kinds.
     with ControllerHost(connection.place, connection.cluster, key.namespace, (kind,)) as host:
         yield host
 
 
 def job_kinds(cluster: Cluster, namespace: str) -> tuple[Resource, ...]:
-    """The kinds of jobs to lead. Their definitions may come later.
+    """The kinds of jobs to lead. Their definitions may be installed later.
 
     They include Volcano's, if this process has the permission and Volcano is not installed.
     """

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 SUCCEEDED: Final = 0
 """The command succeeded, and so did the job that it waited for."""
 FAILED: Final = 1
-"""The job failed or was too late, or an error without a code of its own occurred."""
+"""The job failed or exceeded a time limit, or an error without its own exit code occurred."""
 USAGE: Final = 2
 """The command line or the job is invalid, or the cluster refuses the request. A retry does not help."""
 RETRYABLE: Final = 75
@@ -39,7 +39,7 @@ _CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
 
 def exit_code_of_outcome(kind: OutcomeKind | None) -> int:
     """The exit code of an outcome. None: the job has not ended, so a command that waited for it failed."""
-    from tf_dist.core.model.reasons import OutcomeKind  # not before: the core's types double the start of --help
+    from tf_dist.core.model.reasons import OutcomeKind  # imported late: these types double the startup time of --help
 
     match kind:
         case OutcomeKind.SUCCEEDED:

@@ -1,4 +1,4 @@
-"""Views of a running job for all faces: state changes and log lines as text, or a table in a notebook."""
+"""Views of a running job for all interfaces: state changes and log lines as text, or a table in a notebook."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 OWN_NAME: Final = "tf-dist"
 """The source of tf-dist's own lines."""
-_UNREMARKABLE: Final = frozenset({"Waiting", "Pending", "Starting", "Gone"})  # what the job's own state says already
+_UNREMARKABLE: Final = frozenset({"Waiting", "Pending", "Starting", "Gone"})  # the job's own state shows these
 _REDRAW: Final = 0.5  # seconds between two drawings of a table
 _MESSAGE_IS_NEWS: Final = frozenset({"Waiting", "Pending", "Running"})
 
@@ -41,7 +41,7 @@ def state_changes(snapshot: JobSnapshot, shown: dict[str, str]) -> list[str]:
     changes = []
     status = snapshot.status
     message = f": {status.display_message}" if status.display_message else ""
-    # While it waits the reason is the news: its place in the line, and what is missing; and how many run is, too.
+    # In these states, the message is news: the position in the queue and missing capacity, or the running replicas.
     state = f"{snapshot.state}{message}" if snapshot.state in _MESSAGE_IS_NEWS or status.stalled else snapshot.state
     states = {"": (state, f"job {snapshot.job.key.name} is {snapshot.state}{message}")} if message else {}
     for row in snapshot.replicas:
@@ -59,7 +59,7 @@ def state_changes(snapshot: JobSnapshot, shown: dict[str, str]) -> list[str]:
 
 
 class LineView:
-    """A view of lines: those of the replicas, and one for each change of a state.
+    """A view of lines: the log lines of the replicas, and a line for each change of a state.
 
     ``write`` gets one or several whole lines. ``line`` makes a line from a source and a text.
     """
@@ -93,7 +93,7 @@ class LineView:
 class NotebookView:
     """A view that is one table in the output of a notebook's cell. ``display`` is IPython's."""
 
-    tick: float | None = _REDRAW  # what comes too soon after a drawing is drawn then
+    tick: float | None = _REDRAW  # changes that arrive too soon after a drawing are drawn at the next tick
 
     def __init__(self, display: Callable[..., Any]) -> None:
         self._display = display

@@ -64,7 +64,7 @@ class JobFiles:
 
 
 class InvalidFiles(InvalidJob):
-    """Files with errors. ``found`` has each problem with its place."""
+    """Files with errors. ``found`` has each problem with its location."""
 
     def __init__(self, found: Iterable[FileProblem]) -> None:
         self.found = tuple(found)
@@ -83,7 +83,7 @@ class _Collector:
     def add(
         self, written: YamlDocument, found: Iterable[Problem], content: Any = None, *, warning: bool = False
     ) -> None:
-        """Add problems of a document. Placeholders that remain in ``content`` are named as their reason."""
+        """Add problems of a document. Placeholders that remain in ``content`` are reported as their cause."""
         from tf_dist.core.dialects.placeholders import explained  # slow to import, and few commands read files
 
         for problem in explained(content, found):
@@ -104,8 +104,8 @@ def load_job_files(
 ) -> JobFiles:
     """The jobs of files, with ``overrides``. Problems are collected, not raised.
 
-    ``strict``: unknown keys are errors. ``texts``: files whose text is given. ``change``: another change of each job,
-    which may raise InvalidJob. ``volcano_queues``: accept queues of Volcano, which are errors otherwise.
+    ``strict``: unknown keys are errors. ``texts``: the texts of files that are not read. ``change``: another change of
+    each job, which may raise InvalidJob. ``volcano_queues``: accept queues of Volcano, which are errors otherwise.
     """
     collector = _Collector()
     found: list[YamlDocument] = []
@@ -167,7 +167,7 @@ def _add_job(
     from tf_dist.core.dialects import current, parse
     from tf_dist.core.model.overrides import apply_overrides, refuse_unknown_keys
 
-    content = None  # not what is written: ``change`` may have filled that in before it refuses it
+    content = None  # not the written content, whose placeholders ``change`` may have filled before it raises
     try:
         content = change(apply_overrides(written.content, overrides))
         parsed = parse(content, strict=strict)
@@ -181,7 +181,7 @@ def _add_job(
 
 
 def _in_words_of(overrides: Sequence[Override], problem: Problem) -> Problem:
-    """The problem of an override, with the value as it was given."""
+    """The problem of an override, with the value as the user wrote it."""
     from tf_dist.core.dialects.field_errors import in_source_words, quote_hint
 
     for one in overrides:
@@ -220,7 +220,7 @@ _SERVER_SPECS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def without_server_fields(content: Any) -> Any:
-    """A document that was exported from a cluster (``kubectl get -o yaml``) as a new one; others as they are.
+    """A document that was exported from a cluster (``kubectl get -o yaml``) as a new document; others are unchanged.
 
     Owners and finalizers are dropped: the garbage collector deletes objects whose owners are gone.
     """
@@ -325,7 +325,7 @@ def _type_name(value: object) -> str:
 
 
 def _duplicate_names(collector: _Collector) -> Iterator[FileProblem]:
-    """Two objects of one name. The cluster would refuse the second after the first has started."""
+    """Objects with the same name. The cluster would reject the second object after the first job has started."""
     seen: dict[tuple[str, str, str], YamlDocument] = {}
     for written in [*(entry.written for entry in collector.jobs), *collector.companions]:
         metadata = written.content.get("metadata") or {}

@@ -1,7 +1,7 @@
-"""Who leads the jobs of a namespace, for people who look at it. No controller decides on it.
+"""The leader of the jobs of a namespace, for display. Controllers do not decide with it.
 
-A controller decides on Leases by its own clock alone; a person who has just come has seen no Lease for any time, so
-here the time of its last renewal is compared with the clock of this machine, with more tolerance than clocks differ.
+A controller observes a Lease for its whole duration, and uses only its own clock. A command cannot wait that long. It
+compares the time of the last renewal with the clock of this machine, with a tolerance for differences of the clocks.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from tf_dist.cluster.lease import LeaseRecord, LeaseRef, leader_lease, system_na
 from tf_dist.core.model.timestamps import format_time
 from tf_dist.errors import ClusterError, NotFound
 
-# Seconds for which a Lease that is not renewed may be the fault of two clocks.
+# Seconds by which the clocks of two machines may differ.
 _TOLERANCE: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderStatus:
-    """What the Leases say of who leads one kind of jobs in a namespace."""
+    """The leader of one kind of job in a namespace, according to the Leases."""
 
-    lease: LeaseRef  # the one that says it
-    holder: str  # the process that leads; "": nobody does
-    last: str = ""  # when the last holder renewed it (RFC 3339); "": there was none, or it gave the Lease back
-    cluster: bool = False  # whether it leads the whole cluster
+    lease: LeaseRef  # the Lease that shows it
+    holder: str  # the leading process; "": nobody leads
+    last: str = ""  # the last renewal of an expired Lease (RFC 3339); "": it is held, was released, or never existed
+    cluster: bool = False  # whether this is the Lease of the whole cluster
 
     def __str__(self) -> str:
         scope = "the cluster" if self.cluster else f"namespace {self.lease.namespace}"
@@ -33,7 +33,7 @@ class LeaderStatus:
 
 
 def leader_status(cluster: Cluster, kind: Resource, namespace: str, now: float) -> LeaderStatus | None:
-    """Who leads jobs of ``kind`` in ``namespace`` at ``now`` (epoch seconds); None where that may not be read."""
+    """The leader of jobs of ``kind`` in ``namespace`` at ``now`` (epoch seconds); None if that is unknown."""
     found: list[LeaderStatus] = []
     for scope in (None, namespace):
         ref = leader_lease(kind, scope, system_namespace())
@@ -51,12 +51,12 @@ def leader_status(cluster: Cluster, kind: Resource, namespace: str, now: float) 
             return LeaderStatus(ref, record.holder, cluster=scope is None)
         else:
             found.append(LeaderStatus(ref, "", format_time(record.renewed), cluster=scope is None))
-    # A Lease that may not be read may have a holder.
+    # A Lease that cannot be read may have a holder.
     return max(found, key=lambda one: one.last) if len(found) == 2 else None
 
 
 def nobody_leads(status: LeaderStatus | None) -> str:
-    """That nobody leads, in a sentence; "" where somebody does, or where that cannot be known."""
+    """A sentence that nobody leads; "" if a process leads, or if that is unknown."""
     if status is None or status.holder:
         return ""
     if not status.last:

@@ -1,4 +1,4 @@
-"""Log follower: the logs of all containers of a job at once, through restarts and broken connections."""
+"""Log follower: the logs of all containers of a job at once, across restarts and broken connections."""
 
 from __future__ import annotations
 
@@ -36,67 +36,67 @@ class InstanceState(Enum):
 
     RUNNING = "running"
     ENDED = "ended"
-    REPLACED = "replaced"  # by the next one: its log is the previous one
-    LOST = "lost"  # its log is not kept any more
-    GONE = "gone"  # with its pod
+    REPLACED = "replaced"  # by the next instance: its log is the previous log of the container
+    LOST = "lost"  # its log is no longer kept
+    GONE = "gone"  # deleted with its pod
 
 
 def instance_state(pod: Object | None, instance: ContainerInstance) -> InstanceState:
-    """The state of an instance, by its present pod (None: the pod is gone)."""
+    """The state of an instance, according to its current pod (None: the pod is gone)."""
     if pod is None or pod["metadata"].get("uid") != instance.pod_uid:
         return InstanceState.GONE
     mine: Object = next((one for one in _statuses(pod) if one["name"] == instance.container), {})
     state, later = mine.get("state") or {}, (mine.get("restartCount") or 0) - instance.number
     if later == 0:
         return InstanceState.RUNNING if "running" in state else InstanceState.ENDED
-    # While the next one waits to be started again, it is the previous one itself.
+    # While the next instance waits for a restart, the previous log is that of the next instance.
     return InstanceState.REPLACED if later == 1 and "waiting" not in state else InstanceState.LOST
 
 
-_SLACK: Final = 5.0  # seconds asked for once more: what was written last may still have been under way
+_SLACK: Final = 5.0  # seconds of a log that are read again after a break: the last lines may not have arrived
 QUIET: Final = 2.0
-"""Seconds without a line after which the log of a container that has ended is read anew."""
+"""Seconds without a line after which the log of a container that has ended is read again."""
 _SETTLE: Final = 3.0  # seconds by which a pod's status may lag behind the end of a container
-_UNSTAMPED: Final = 100  # lines that are known again
+_UNSTAMPED: Final = 100  # remembered lines without a time
 _STAMP: Final = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?(Z|[+-]\d\d:\d\d) ")
 _LINES: Final = re.compile(rb"[^\n]*\n|[^\n]+")
-# Of many lines: the time of each, and both its time and text. Only \n ends a line.
+# For many lines: the time of each line, and the time and text of each line. Only \n ends a line.
 _STAMPS: Final = re.compile(rb"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d) ", re.MULTILINE)
 _STAMPED_LINES: Final = re.compile(rf"^(?:({_STAMPS.pattern.decode()[1:-1]}) )?(.*)", re.MULTILINE | re.ASCII)
-# What a kubelet says instead of a log that its node does not have any more, as if it were one.
+# The text that a kubelet returns in place of a log that its node no longer has.
 _NOT_KEPT: Final = re.compile(rb"unable to retrieve container logs for |failed to try resolving symlinks in path ")
 _Moment = tuple[float, bytes]
 
 
 def without_stamp(text: str) -> str:
-    """A line without its time. Lines of the server, and those of gaps, have none."""
+    """A line without its time. Messages of the server and notes about gaps may have no time."""
     found = _STAMP.match(text.encode())
     return text[found.end() :] if found else text
 
 
 class _LogPosition:
-    """The position in a log that is read again from a little before it."""
+    """The position in a log. After a break, the log is read again from shortly before its position."""
 
     def __init__(self) -> None:
-        self.last: _Moment | None = None  # the stamp of the newest line that was given
-        self._stamp = b""  # the same as it was written
-        self._given = 0  # how many lines had that stamp
-        self._known: tuple[_Moment, int] | None = None  # both, as they were when it was opened again
-        self._proven = True  # it is known that what is read now is the same log
+        self.last: _Moment | None = None  # the time of the newest delivered line
+        self._stamp = b""  # the same time, as text
+        self._given = 0  # the number of delivered lines with this time
+        self._known: tuple[_Moment, int] | None = None  # both values at the time when the log was opened again
+        self._proven = True  # whether the current stream is known to belong to the same log
 
     @property
     def since(self) -> str:
         """A time just before the position, for a request."""
-        assert self.last is not None  # there is a last line to begin at
+        assert self.last is not None  # callers have checked that a line was delivered
         return format_time(self.last[0] - 1)
 
     def resume(self, *, proven: bool) -> None:
-        """The log is read again from a little before. Unless ``proven``, it may be that of another instance."""
+        """The log is read again from shortly before. Unless ``proven``, it may be the log of another instance."""
         self._known = (self.last, self._given) if self.last else None
         self._proven = proven
 
     def unproven(self, moment: _Moment) -> bool:
-        """Whether this line is new, although no known line came again. True only once."""
+        """Whether this line is new although no known line was repeated. True at most once for each stream."""
         if self._proven:
             return False
         self._proven = True
@@ -104,24 +104,24 @@ class _LogPosition:
 
     @property
     def read_before(self) -> bool:
-        """Whether known lines, or lines of another instance, may come."""
+        """Whether known lines, or lines of another instance, may arrive."""
         return self._known is not None or not self._proven
 
     def before(self, stamps: list[bytes]) -> bool:
-        """Whether all lines of these times are known, if that can be decided at once."""
-        # Times of one length are in the order of their texts.
+        """Whether all lines with these times are known, if the times alone can prove it."""
+        # Times of equal length sort like their texts.
         if self._known is None or {*map(len, stamps)} != {len(self._stamp)} or max(stamps) >= self._stamp:
             return False
         self._proven = True
         return True
 
     def skip(self, moment: _Moment, stamp: bytes, count: int, *, others: bool) -> None:
-        """New lines were given: ``count`` of this moment, and ``others`` before them."""
+        """New lines were delivered: ``count`` lines of this moment, and ``others`` before them."""
         self._given = self._given + count if moment == self.last and not others else count
         self.last, self._stamp = moment, stamp
 
     def advance(self, moment: _Moment, stamp: bytes) -> bool:
-        """Whether a line of this moment is new. It is known afterwards."""
+        """Whether a line of this moment is new. Afterwards it is known."""
         if self._known is not None:
             last, count = self._known
             if moment < last:
@@ -135,12 +135,12 @@ class _LogPosition:
 
 
 class ResumingLogStream(Stream[bytes]):
-    """The lines of a container, each once, through broken connections. Lines that come together are one item.
+    """The lines of a container, each once, despite broken connections. Lines that arrive together are one item.
 
-    A kubelet that restarts ends a followed log like a container that ends. So each end asks for the ``state``: the log
-    of a running container is followed again, and the end of the log of an ended container is read once more, without
-    following. A stream that is silent for long is opened again, because proxies drop connections silently. A line in
-    brackets reports missing lines.
+    When a kubelet restarts, a followed log ends in the same way as when the container ends. So after each end, the
+    stream reads the ``state``. It follows the log of a running container again. Of an ended container, it reads the end
+    of the log once more, without following. It reopens a connection that is silent for long, because proxies drop
+    connections silently. A line in brackets reports missing lines.
     """
 
     def __init__(
@@ -163,18 +163,18 @@ class ResumingLogStream(Stream[bytes]):
         self._position = _LogPosition()
         self._ready: deque[bytes] = deque()
         self._unstamped: set[bytes] = set()
-        self._requests = 0  # that were answered
-        self._opened_at = 0.0  # for the first time, on the monotonic clock
-        self._heard_at = time.monotonic()  # when the last line came, or a stream was opened
-        self.line_at = 0.0  # when a line was read last, one that was given before included; on the monotonic clock
+        self._requests = 0  # answered requests
+        self._opened_at = 0.0  # when the log was first opened (monotonic seconds)
+        self._heard_at = time.monotonic()  # when the last line arrived, or a stream was opened
+        self.line_at = 0.0  # when the last line was read, including repeated lines (monotonic seconds)
         self._judging = self._rereading = self._finished = False
-        self._silent = False  # a stream was given up because nothing came: its lines, if it had any, are unknown
+        self._silent = False  # a silent stream was closed, and lines that it had, if any, are unknown
         self._lock = threading.Lock()
-        self._stream: Stream[bytes] | None = None  # the first line has it opened, so that another thread can close it
+        self._stream: Stream[bytes] | None = None  # opened by the first read, so that another thread can close it
 
     @property
     def written_at(self) -> float:
-        """When the newest line that was given was written (epoch seconds, whole ones). 0: that is not known."""
+        """When the newest delivered line was written (whole epoch seconds); 0: unknown."""
         return self._position.last[0] if self._position.last else 0.0
 
     def __next__(self) -> bytes:
@@ -196,7 +196,7 @@ class ResumingLogStream(Stream[bytes]):
             except (NotFound, Rejected) as error:
                 if not self._rereading:
                     raise
-                if isinstance(error, Rejected):  # else its pod was cleared away
+                if isinstance(error, Rejected):  # otherwise the pod was deleted
                     self._note(f"the end of this log could not be read again: {error}")
                 self._finish()
         raise StopIteration
@@ -209,7 +209,7 @@ class ResumingLogStream(Stream[bytes]):
         following = self._options.follow
         lines = next(self._stream or self._opened(), None)
         self._heard_at = time.monotonic()
-        # A line without its end was cut off there, or is the last of the container: reading it again shows which.
+        # A line without \n was cut off, or is the last line of the container: reading it again shows which.
         if lines is not None and (lines.endswith(b"\n") or not following):
             self.line_at = self._heard_at
             self._backoff.succeeded()
@@ -226,7 +226,7 @@ class ResumingLogStream(Stream[bytes]):
             self._finish()
 
     def _take_all(self, lines: bytes) -> bool:
-        """Give lines at once, unless each must be checked: a line has no time, or may be known."""
+        """Deliver or skip all lines at once. False if each must be checked: a line has no time, or may be known."""
         total, stamps = lines.count(b"\n"), _STAMPS.findall(lines)
         if len(stamps) != total:
             return False
@@ -246,7 +246,7 @@ class ResumingLogStream(Stream[bytes]):
         return True
 
     def _take(self, line: bytes) -> None:
-        """Give a line, unless it is known."""
+        """Deliver a line, unless it is known."""
         found = _STAMP.match(line)
         seconds = parse_time((found[1] + found[3]).decode()) if found else None
         if found is None or seconds is None:
@@ -256,7 +256,7 @@ class ResumingLogStream(Stream[bytes]):
         if self._position.unproven(moment):
             own = (InstanceState.REPLACED,) if self._options.previous else (InstanceState.RUNNING, InstanceState.ENDED)
             if self._state() not in own:
-                self._finish()  # the lines of the next one are read by another stream
+                self._finish()  # another stream reads the lines of the next instance
                 return
             if self._position.last is not None:
                 self._note("lines are missing here: the node had dropped them before they could be read", found[0])
@@ -265,10 +265,10 @@ class ResumingLogStream(Stream[bytes]):
 
     def _take_unstamped(self, line: bytes) -> None:
         """A message of the server, which it may repeat at every request."""
-        # A log that was followed to its end is complete, though the container was removed before the end is read again.
+        # A log that was followed to its end is complete, even if the container is removed before it is read again.
         complete = self._rereading and (self._position.last is not None or not self._silent)
         told = complete or line in self._unstamped
-        if _NOT_KEPT.match(line):  # at last a kubelet only says that the container was removed
+        if _NOT_KEPT.match(line):  # eventually, a kubelet only reports that the container was removed
             if not told:
                 what = "the rest of this log" if self._position.last is not None else "this log"
                 self._note(f"{what} is missing: its node does not keep it any more")
@@ -281,11 +281,11 @@ class ResumingLogStream(Stream[bytes]):
         self._ready.append((stamp if self._shown else b"") + f"[tf-dist: {text}]\n".encode())
 
     def _opened(self) -> Stream[bytes]:
-        """Open a stream, after a break from a little before the position; ClusterError."""
+        """Open a stream: after a break, from shortly before the position; ClusterError."""
         wanted = self._options
         if self._position.last is not None:
             wanted = replace(wanted, tail=None, since_seconds=None, since_time=self._position.since)
-        elif self._requests:  # it was empty then
+        elif self._requests:  # the log had no lines so far
             wanted = replace(wanted, tail=None, since_seconds=time.monotonic() - self._opened_at + _SLACK)
         stream = self._open(wanted)
         self._position.resume(proven=not self._requests)
@@ -315,7 +315,7 @@ class ResumingLogStream(Stream[bytes]):
 
     def _settled_state(self) -> InstanceState:
         """The state of the instance, from a status that is not older than the end of the stream; ClusterError."""
-        # Not all at the same moments: a hundred logs may end together, and their threads would run together, too.
+        # Random pauses: a hundred logs may end together, and their threads would all run at the same moments.
         until, pause = time.monotonic() + self._settle, random.uniform(0.05, 0.25)
         while (state := self._state()) is InstanceState.RUNNING and not self._closed.is_set():
             left = until - time.monotonic()
@@ -326,7 +326,7 @@ class ResumingLogStream(Stream[bytes]):
         return state
 
     def _finish(self) -> None:
-        """End after the lines that are ready."""
+        """End after the lines that are ready have been delivered."""
         self._let_go()
         self._finished = True
 
@@ -337,7 +337,7 @@ class ResumingLogStream(Stream[bytes]):
             stream.close()
 
     def reread_if_quiet(self) -> None:
-        """Read the rest anew if no line came for ``QUIET`` seconds, because the container has ended.
+        """Read the log of an ended container again if no line arrived for ``QUIET`` seconds.
 
         Any thread may call it.
         """
@@ -346,7 +346,7 @@ class ResumingLogStream(Stream[bytes]):
         with self._lock:
             if self._stream is not None and self._options.follow:
                 self._silent = True
-                self._stream.close()  # its reader asks for the state, as at every end
+                self._stream.close()  # its reader then reads the state, as after every end
 
     def close(self) -> None:
         """End the stream. Any thread may call it."""
@@ -362,7 +362,7 @@ class LogLine(NamedTuple):
     replica: ReplicaId
     """The replica."""
     source: str
-    """The replica, and the container if it is not the one that trains."""
+    """The replica, and the name of a container that does not train."""
     text: str
     """The text."""
     trains: bool = True
@@ -372,7 +372,7 @@ class LogLine(NamedTuple):
 
 
 class LogLines(NamedTuple):
-    """Lines of one container that were read at once, see ``LogLine``. Millions of lines are never single objects."""
+    """Lines of one container that were read at once, see ``LogLine``. Millions of single objects would be too slow."""
 
     replica: ReplicaId
     source: str
@@ -409,7 +409,7 @@ InstanceLookup = Callable[[Object, ContainerInstance], InstanceState | None]
 
 
 def log_opener(cluster: PodReader, options: LogOptions, lookup: InstanceLookup = lambda *_: None) -> LogOpener:
-    """Opens logs of the cluster. States that ``lookup`` knows need no request, and ended logs need one."""
+    """Opens logs of the cluster. Known states (``lookup``) need no request, and ended logs need one."""
 
     def open_log(pod: Object, instance: ContainerInstance) -> Stream[bytes]:
         namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
@@ -433,15 +433,15 @@ def _read_state(cluster: PodReader, pod: Object, instance: ContainerInstance, lo
     except NotFound:
         return InstanceState.GONE
     except Forbidden:
-        return InstanceState.ENDED  # who may read logs and no pods reads them as far as they were to be had at once
+        return InstanceState.ENDED  # without permission to read pods, a log is complete when its stream ends
 
 
 def run_in_thread(work: Callable[[], None], urgent: bool) -> None:
-    """Run the work in a thread of its own."""
+    """Run the work in a separate thread."""
     threading.Thread(target=work, daemon=True).start()
 
 
-# A few for all followers, of which there may be thousands; one alone would hold up a hundred threads.
+# Shared by all followers, because there may be thousands. A single lock would delay hundreds of threads.
 _LOCKS: Final = cycle(tuple(threading.Lock() for _ in range(64)))
 
 
@@ -468,7 +468,7 @@ class _LogRead:
 class LogFollower:
     """Reads every container that starts, and passes lines to ``sink``, which may block.
 
-    ``start`` runs the read of a log in a thread, urgent reads before others. It may get a waiting read once more as
+    ``start`` runs the read of a log in a thread, urgent reads first. It may receive a waiting read a second time, as
     urgent. ``stamped``: ``open_log`` requests times, which become ``LogLines.written``.
     """
 
@@ -482,7 +482,7 @@ class LogFollower:
         stamped: bool = False,
     ) -> None:
         self._start, self._stamped = start, stamped
-        # Not the job itself, which is out of date once another version of it is seen.
+        # Not the job itself, which is out of date after its next change.
         self._containers = {spec.type: spec.container for spec in job.replica_specs}
         self._open_log = open_log
         self._sink = sink
@@ -492,17 +492,17 @@ class LogFollower:
 
     @property
     def count(self) -> int:
-        """The number of containers that are read, or were."""
+        """The number of known containers, including those whose logs are completely read."""
         return len(self._logs)
 
     def notice(self, pod: Object) -> bool:
-        """Start reading containers of a pod that have started; whether there are any."""
+        """Start reading the logs of the started containers of a pod; whether any of them is new."""
         replica, before = replica_of(pod), self.count
         if replica is None:
             return False
         for status in _statuses(pod):
             state = status.get("state") or {}
-            # One that waits to be started again has the log of the run before.
+            # A container that waits for a restart has the log of its previous run.
             if not {"running", "terminated"} & state.keys() and not status.get("lastState"):
                 continue
             instance = ContainerInstance(pod["metadata"]["uid"], status["name"], status.get("restartCount") or 0)
@@ -514,7 +514,7 @@ class LogFollower:
         return self.count > before
 
     def expedite(self, ended: Callable[[ContainerInstance], bool]) -> bool:
-        """Read logs of containers that have ``ended`` before those of others; whether one still waits."""
+        """Read logs of containers that have ``ended`` before others; whether any of them still waits for a thread."""
         with self._lock:
             waiting = [log for instance, log in self._logs.items() if isinstance(log, _LogRead) and ended(instance)]
         for work in waiting:
@@ -522,7 +522,7 @@ class LogFollower:
         return bool(waiting)
 
     def reread_quiet(self, ended: Callable[[ContainerInstance], bool]) -> None:
-        """Read silent logs of containers that have ``ended`` anew."""
+        """Read silent logs of containers that have ``ended`` again."""
         with self._lock:
             logs = [(one, log) for one, log in self._logs.items() if isinstance(log, ResumingLogStream)]
         for instance, log in logs:
@@ -541,7 +541,7 @@ class LogFollower:
             return any(ended(instance) for instance, log in self._logs.items() if log is not _Progress.READ)
 
     def close(self) -> None:
-        """End all streams, and so their threads."""
+        """End all streams and their threads."""
         with self._lock:
             self._closed = True
             streams = [log for log in self._logs.values() if not isinstance(log, _LogRead | _Progress)]
@@ -552,7 +552,7 @@ class LogFollower:
         """Read a log to its end, in a thread of ``start``."""
         with self._lock:
             if not isinstance(self._logs[instance], _LogRead):
-                return  # it has become urgent just when another thread has begun
+                return  # another thread began the read just before it became urgent
             self._logs[instance] = _Progress.OPENS
         problem = ""
         try:

@@ -83,7 +83,7 @@ class JobSnapshot:
 
     @property
     def result(self) -> Progress:
-        """The reports of the whole job; those of the leader count first."""
+        """The reports of the whole job. Reports of the leader take precedence."""
         return combine_progress(self.progress.get(replica, NO_PROGRESS) for replica in leaders_first(self.job))
 
     @property
@@ -104,7 +104,7 @@ class JobSnapshot:
         return table_html(title, ["replica", "state", "node", "restarts", *metrics, "detail"], rows)
 
     def with_objects(self, status: Status, pods: list[Object], job: Job | None = None) -> JobSnapshot:
-        """The snapshot with a changed job (``job``: its spec, if it was parsed anew) and changed pods."""
+        """The snapshot with a changed job (``job``: its spec, if it was parsed again) and changed pods."""
         job = job or self.job
         seen = pod_views(job, pods)
         return replace(self, job=job, status=status, pods=seen, replicas=replica_states(job, status, seen))
@@ -138,7 +138,7 @@ _UNAVAILABLE_LIMIT: Final = 120.0  # seconds without an answer
 
 
 class ObjectsListed(NamedTuple):
-    """All present objects of a kind."""
+    """All existing objects of a kind."""
 
     resource: Resource
     items: list[Object]
@@ -228,9 +228,9 @@ class ObjectWatcher:
 class JobInformer:
     """A job and its pods. ``take`` updates them with the events that others ``put``.
 
-    ``job`` is None once the job is gone, and ``last`` is its last version. When about ``most_lines`` wait, their
-    readers wait (for ``roomy``, which many may share). ``batch``: the approximate number of events that are taken at
-    once.
+    ``job`` is None once the job is gone, and ``last`` is its last version. When about ``most_lines`` lines are queued,
+    their readers wait on ``roomy``, a condition that several informers may share. ``batch``: the approximate maximum
+    number of events and lines that are taken at once.
     """
 
     def __init__(
@@ -248,7 +248,7 @@ class JobInformer:
         self._resource = job.resource
         self._batch = batch
         self._items = SignalSafeQueue[JobEvent]()
-        self._most_lines, self._lines = most_lines, 0  # those that wait
+        self._most_lines, self._lines = most_lines, 0  # queued lines
         self._counting = threading.Lock()
         self._roomy, self._blocked = roomy or threading.Condition(), 0
         self._closed = False
@@ -260,7 +260,7 @@ class JobInformer:
         self.close()
 
     def close(self) -> None:
-        """Release threads that wait, because nothing is taken any more."""
+        """Release waiting readers, because nothing takes events anymore."""
         with self._roomy:
             self._closed = True
             self._roomy.notify_all()
@@ -273,7 +273,7 @@ class JobInformer:
     def put(self, item: JobEvent) -> None:
         """Add an event. Safe in a signal handler, except for lines, which may wait."""
         if isinstance(item, LogLines):
-            # Not with what many share, as long as there is room: threads that read many logs would line up for it.
+            # Use the shared condition only if the queue is full: otherwise the readers of many logs would contend.
             if not self._has_room():
                 with self._roomy:
                     self._blocked += 1
@@ -333,7 +333,7 @@ class JobInformer:
                 self.job = None if item.type == "DELETED" else self.last
 
     def ended(self, instance: ContainerInstance) -> bool:
-        """Whether a container has ended, so that its log will end, too."""
+        """Whether a container has ended, so that its log will end."""
         return instance_state(self.pods.get(instance.pod_uid), instance) is not InstanceState.RUNNING
 
 
@@ -374,8 +374,8 @@ def changed_pods(items: list[JobEvent]) -> Iterator[Object]:
             yield item.object
 
 
-_DRAIN: Final = 15.0  # seconds without a line after which the log of a container that has ended is given up
-_TURN: Final = 60.0  # seconds after which it is given up though it is not asked for yet, as many others are before it
+_DRAIN: Final = 15.0  # seconds without a line after which the log of an ended container is abandoned
+_TURN: Final = 60.0  # seconds after which logs are abandoned, even logs that wait for a thread or are read again
 
 
 class JobView(Protocol):
@@ -384,18 +384,18 @@ class JobView(Protocol):
     tick: float | None
 
     def show(self, snapshot: JobSnapshot, lines: list[LogLines]) -> None:
-        """The snapshot changed, or lines came."""
+        """Show a changed snapshot, or new lines."""
 
     def say(self, text: str, style: str = "") -> None:
         """Show a message of tf-dist."""
 
     def close(self) -> None:
-        """Make room for the summary."""
+        """End the view before the summary is shown."""
 
 
-_REPORT_EVERY: Final = 30.0  # seconds between two reports of checkpoints: each is a write of the job
+_REPORT_EVERY: Final = 30.0  # seconds between two reports of checkpoints: each report writes the job
 
-_NOTHING: Final[frozenset[str]] = frozenset()  # one for all: few jobs have anything that is warned of
+_NOTHING: Final[frozenset[str]] = frozenset()  # shared by all monitors, because few jobs have warnings
 
 
 class JobMonitor:
@@ -419,7 +419,7 @@ class JobMonitor:
         self.signals = 0
         self.decided = False
         self._cluster = cluster
-        # Not the job itself: there may be a thousand of these, and what was stored at first is out of date soon.
+        # Not the job itself: a process may have a thousand monitors, and the stored object is soon out of date.
         self._namespace, self._selector, self._uid = job.namespace, job.selector, job.uid
         self._view = view
         self._following = following
@@ -435,7 +435,7 @@ class JobMonitor:
         self._note(batch)
         snapshot = self.snapshot.with_lines(lines, time.monotonic())
         if len(lines) < len(batch) and not self.decided:
-            job = self.watch.last  # of one that is gone it may be news that it had ended
+            job = self.watch.last  # the last version of a deleted job may show that the job had ended
             snapshot = snapshot.with_objects(job.status, list(self.watch.pods.values()), job.known_job)
         for some in lines:
             before, after = (shown.progress.get(some.replica, NO_PROGRESS) for shown in (self.snapshot, snapshot))
@@ -452,13 +452,13 @@ class JobMonitor:
                 case SignalReceived():
                     self.signal = self.signal or item.number
                     self.signals += 1
-                # After Ctrl-C, pods go, also those whose containers never ran.
+                # After Ctrl-C, pods are deleted, including pods whose containers never ran.
                 case LogEnded() if item.problem and not self.signal and item.problem not in self._warned:
                     self._warned |= {item.problem}
                     self._view.say(f"no more lines of {item.instance.container}: {item.problem}", "yellow")
 
     def _warn(self, snapshot: JobSnapshot, lines: list[LogLines]) -> None:
-        """Show once why a replica does not start or train well, and what helps if the cluster refuses it."""
+        """Show once why a replica does not start or train well. If the cluster refuses it, show what to do."""
         logs: dict[str, list[str]] = {}
         for some in lines:
             if some.trains:
@@ -470,19 +470,19 @@ class JobMonitor:
                 self._warned |= {key}
                 self._view.say(": ".join(filter(None, (one.summary, one.detail, one.resolution))), "yellow")
             elif one.category is Category.REFUSED and one.resolution not in self._warned:
-                self._warned |= {one.resolution}  # the state of the job says why
+                self._warned |= {one.resolution}  # the state of the job shows why
                 self._view.say(f"what to do: {one.resolution}", "yellow")
 
     @property
     def has_checkpoint_to_report(self) -> bool:
-        """Whether replicas have named a checkpoint since the last report, and it is time for the next."""
+        """Whether replicas have reported a checkpoint since the last report, and the next report is due."""
         unreported = self._checkpoint_at > self._reported_at and not self.decided
         return unreported and time.monotonic() >= self._report_due
 
     def report_checkpoint(self) -> None:
-        """Note on the job when its replicas named a checkpoint last: a restart loses the work since then.
+        """Annotate the job with the time of its last checkpoint: a restart loses the work since then.
 
-        A report that fails is left out; a client that may not change the job makes no other.
+        A transient error skips one report. Other errors, such as a missing permission, end the reports.
         """
         self._reported_at, self._report_due = self._checkpoint_at, time.monotonic() + _REPORT_EVERY
         annotations = {CHECKPOINT_AT: format_micro_time(self._checkpoint_at)}
@@ -504,16 +504,16 @@ class JobMonitor:
 
     @property
     def has_unread_logs(self) -> bool:
-        """Whether lines of ended containers may still come."""
+        """Whether lines of ended containers may still arrive."""
         return self._following.pending(self.watch.ended)
 
     def drain(
         self, before: int = 0, *, quiet: float = _DRAIN, busy_until: Callable[[], float] = lambda: 0.0
     ) -> WaitSteps[None]:
-        """Read the last lines of ended containers, and other events. A signal beyond the ``before`` ends it.
+        """Read the last lines of ended containers, and other events, until more than ``before`` signals have arrived.
 
-        It ends if no line comes for ``quiet`` seconds. Logs that wait for a thread, or whose end is read again, do not
-        count as silent. ``busy_until``: until when (monotonic seconds) other events may come.
+        The drain ends if no line arrives for ``quiet`` seconds. Logs that wait for a thread, or whose end is read
+        again, do not count as silent. ``busy_until``: until when (monotonic seconds) other events may arrive.
         """
         begun = time.monotonic()
         until = begun + quiet
@@ -528,7 +528,7 @@ class JobMonitor:
                 self._following.reread_quiet(self.watch.ended)
             else:
                 until = time.monotonic() + quiet
-        if self.signals == before and self.has_unread_logs:  # results are not those of the whole log
+        if self.signals == before and self.has_unread_logs:  # the results may be incomplete
             self._view.say(
                 "the last lines of a container could not be read in time (is its node up?): step, metrics and "
                 "checkpoint are as of the lines that could",
@@ -548,7 +548,7 @@ def monitoring(
     open_log: Callable[[WatchingJobInformer], LogOpener],
     kept_lines: int = _TAIL,
 ) -> Iterator[JobMonitor]:
-    """Monitor a job. Signals become events, too."""
+    """Monitor a job. Signals become events."""
     with WatchingJobInformer(cluster, job) as watch:
         signals.listen(lambda number: watch.put(SignalReceived(number)))
         following = LogFollower(job.job, open_log(watch), watch)
@@ -558,15 +558,15 @@ def monitoring(
             following.close()
 
 
-# A job that nobody followed: the ends of the logs that decide about it, read once.
+# For a job that nobody followed: the ends of the logs that determine its results are read once.
 
 _END_LINES: Final = 5_000
 
 
 def read_log_ends(cluster: Cluster, job: StoredJob, pods: list[Object]) -> JobSnapshot:
-    """A job and its replicas, with the log lines of the deciding replica, and of the one that failed.
+    """A job and its replicas, with the last log lines of the leader and of the failed replica.
 
-    A log that is gone, or may not be read, has no lines. InvalidJob if the spec of the job is invalid.
+    A log that is gone, or that cannot be read, has no lines. InvalidJob if the spec of the job is invalid.
     """
     snapshot = JobSnapshot(job.job, kept_lines=_END_LINES).with_objects(job.status, pods)
     there = {replica: pod for pod in pods if (replica := replica_of(pod)) is not None}
@@ -578,7 +578,7 @@ def observed_outcome(cluster: Cluster, job: StoredJob, outcome: Outcome) -> Outc
     """The outcome of a job with the reports of its replicas, if they can be read."""
     try:
         return read_log_ends(cluster, job, pods_of(cluster, job)).observed(outcome)
-    except (ClusterError, InvalidJob):  # its pods cannot be listed, or its spec is none
+    except (ClusterError, InvalidJob):  # its pods cannot be listed, or its spec is invalid
         return outcome
 
 

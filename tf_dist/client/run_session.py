@@ -160,7 +160,7 @@ class Result:
     def restarts(self) -> Mapping[str, int]:
         """The number of restarts by cause, including restarts of containers in their pods."""
         snapshot = self.snapshot
-        # The status of a job that has ended counts those of its last pods already.
+        # The status of an ended job already includes the restarts of its last pods.
         living = sum(pod.restarts for pod in snapshot.pods) if snapshot.status.phase in LIVE else 0
         inside = snapshot.status.container_restarts + living
         return {**snapshot.status.restarts, **({"container restarted in its pod": inside} if inside else {})}
@@ -197,7 +197,7 @@ class Result:
 
 
 class _RunHost(SessionHost):
-    """Shows on ``view`` what the session does."""
+    """A session host that reports to ``view``."""
 
     view: JobView
     again: str
@@ -269,9 +269,9 @@ def run_on(
     keep: bool = False,
     choice: DriverChoice = DriverChoice.AUTO,
 ) -> Result:
-    """Run a job on a cluster, and delete it at the end unless ``keep``. ``choice``: who runs the job.
+    """Run a job on a cluster, and delete it at the end unless ``keep``. ``choice``: whether this process may lead.
 
-    A ClusterError has a note where the job may still exist.
+    If the session fails with a ClusterError, the error has a note that the job may still exist.
     """
     from tf_dist.client.controller_host import hosted_controller
 
@@ -298,7 +298,7 @@ def run_on(
 
 
 def run_here(request: RunRequest, settings: EmbeddedSettings, view: Callable[[], JobView], signals: Signals) -> Result:
-    """Run a job on an embedded cluster of its own; InvalidFiles if this machine cannot run it."""
+    """Run a job on its own embedded cluster; InvalidFiles if this machine cannot run it."""
     from tf_dist.local.embedded import EmbeddedCluster
     from tf_dist.local.preflight import machine_problems
 
@@ -371,7 +371,7 @@ def with_signals(work: Callable[[Signals], Result]) -> Result:
     if threading.current_thread() is threading.main_thread():
         with signals:
             result = work(signals)
-    else:  # Python has signals in the main thread only
+    else:  # Python handles signals in the main thread only
         result = work(signals)
     if result.end.cause is EndCause.STOPPED:
         try:

@@ -30,19 +30,19 @@ from tf_dist.errors import ClusterError, Forbidden, NotFound
 
 T = TypeVar("T")
 
-_PAUSE: Final = 1.0  # seconds at most between two requests while the time is short
-# Failures of these are answers: the session decides what they mean.
+_PAUSE: Final = 1.0  # maximum seconds between two requests if the time is limited
+# The session receives the errors of these commands, and decides what they mean.
 _BORNE: Final = frozenset({Do.READ_WORKFLOW, Do.SUSPEND, Do.RESUME})
 
 
 class EarlierJobs(Protocol):
-    """The jobs of earlier tries, and the acts on them. NotFound from any act: the job is gone."""
+    """The jobs of earlier tries, and operations on them. NotFound from an operation: the job is gone."""
 
     def find(self) -> Sequence[StoredJob]:
         """The jobs of earlier tries."""
 
     def decide(self, found: Sequence[StoredJob]) -> AdoptionDecision:
-        """The table of adoption of the face."""
+        """Decide by the adoption table of the interface."""
 
     def create(self) -> StoredJob:
         """Create the job of this try."""
@@ -88,7 +88,7 @@ def start_job(jobs: EarlierJobs) -> StartedJob:
 
 
 class SessionHost:
-    """Runs the session of one job. A face overrides what it shows and reports.
+    """Runs the session of one job. Interfaces override what it shows and reports.
 
     ``cluster``: for requests that change the job. ``tick``: seconds between calls of its view if nothing happens.
     """
@@ -102,7 +102,7 @@ class SessionHost:
         self._workflow: Mapping[str, Any] | None = None
 
     def run(self) -> SessionEnd:
-        """From the first observation to the clean-up. ClusterError if the job can no longer be observed."""
+        """Run the session from its first observation to the clean-up. ClusterError if the job cannot be observed."""
         try:
             return run_in_thread(self._steps(), self.monitor.watch.take)
         except ClusterError as error:
@@ -118,20 +118,20 @@ class SessionHost:
         yield from self.carry_out(clean_up(self.policy, end, self.seen()))
         return end
 
-    # What a face overrides
+    # Methods that interfaces override
 
     def wait(self, seconds: float | None) -> WaitSteps[None]:
-        """Wait until something new is observed, for ``seconds`` at most. None: as long as it takes."""
+        """Wait for a new observation, for at most ``seconds``. None: without limit."""
         waits = [wait for wait in (seconds, self.tick) if wait is not None]
         self.monitor.show((yield min(waits, default=None)))
         if self.monitor.has_checkpoint_to_report:
             yield self.monitor.report_checkpoint
 
     def observed(self) -> None:
-        """There are observations, and the session continues."""
+        """Called after new observations if the session continues."""
 
     def tell(self, end: SessionEnd, decision: StopDecision | None) -> None:
-        """The session has ended. ``decision``: what happens to the job; None: not yet decided."""
+        """The session has ended. ``decision``: what happens to the job; None: not decided yet."""
 
     def report(self, end: SessionEnd, decision: StopDecision) -> None:
         """The end is final, and the last lines are read."""
@@ -144,7 +144,7 @@ class SessionHost:
         return None
 
     def suspend(self, by: str, *, suspend: bool) -> None:
-        """Suspend the job in the name of ``by``, or resume it."""
+        """Suspend the job on behalf of ``by``, or resume it."""
 
     def suspended_by(self) -> str:
         """Who suspended the job."""
@@ -153,10 +153,10 @@ class SessionHost:
     # Commands and observations
 
     def seen(self, problem: ClusterError | None = None) -> Seen:
-        """The present observations. ``problem``: why the last command failed."""
+        """The current observations. ``problem``: why the last command failed."""
         monitor, last = self.monitor, self.monitor.watch.last
         snapshot = monitor.snapshot
-        # The snapshot of a session that has ended stays as it is.
+        # After the session has ended, the snapshot takes only lines, so its pods are out of date.
         pods = pod_views(snapshot.job, monitor.watch.pods.values()) if monitor.decided else snapshot.pods
         return Seen(
             now=now(),
@@ -174,7 +174,7 @@ class SessionHost:
         )
 
     def carry_out(self, part: Generator[Command, Seen, T]) -> WaitSteps[T]:
-        """Carry out the commands of a part of the session; what the part returns."""
+        """Carry out the commands of a part of the session, and return its result."""
         try:
             command = next(part)
             while True:
@@ -197,7 +197,7 @@ class SessionHost:
             case Command(Do.WAIT, seconds=seconds):
                 yield from self.wait(seconds)
             case Command(Do.DRAIN, signals=signals):
-                # Job and pods are watched apart: the end of the job may be known before that of its pods.
+                # Job and pods have separate watches: the end of the job may be known before that of its pods.
                 monitor.sync_pods()
                 yield from monitor.drain(signals)
             case Command(Do.DELETE, seconds=seconds):
@@ -217,7 +217,7 @@ class SessionHost:
         self.cluster.delete(self.job.resource, self.job.namespace, self.job.name, uid=self.job.uid)
 
     def _ask(self, seconds: float | None, request: Callable[[], object]) -> None:
-        """Retry until the cluster has taken the request; ClusterError after too long."""
+        """Retry until the cluster accepts the request; ClusterError after too long."""
         until_taken(request, Backoff() if seconds is None else Backoff(seconds, sleep=_short))
 
 

@@ -64,13 +64,13 @@ _SHORT_NAMES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class StoredJob:
-    """A job of a cluster at one moment. ``Client.get`` reads its present version."""
+    """A job of a cluster at one moment. ``Client.get`` reads its current version."""
 
     resource: Resource
     """The kind of the job."""
     stored: Object
     """The object."""
-    # What has been read of it so far; slots, for there may be thousands.
+    # Values that were computed so far. Slots, because there may be thousands of jobs.
     _job: Job | None = field(default=None, init=False, compare=False, repr=False)
     _status: Status | None = field(default=None, init=False, compare=False, repr=False)
     _spec: StoredSpec | None = field(default=None, init=False, compare=False, repr=False)
@@ -79,14 +79,14 @@ class StoredJob:
 
     @classmethod
     def known(cls, resource: Resource, stored: Object, job: Job | None) -> Self:
-        """A job whose spec is parsed already, as ``job``; None: it is parsed when it is used."""
+        """A job whose spec is already parsed, as ``job``. None: the spec is parsed when it is used."""
         found = cls(resource, stored)
         object.__setattr__(found, "_job", job)
         return found
 
     @property
     def known_job(self) -> Job | None:
-        """The job in force, if it is parsed."""
+        """The effective job, if it is already parsed."""
         return self._job
 
     @property
@@ -158,7 +158,7 @@ class StoredJob:
 
     @property
     def job(self) -> Job:
-        """The job in force: that of its spec, or of the last accepted spec; InvalidJob if there is none."""
+        """The effective job: from its spec, or from the last accepted spec; InvalidJob if neither is valid."""
         found = self._job
         if found is None:
             reading = self._reading
@@ -170,7 +170,7 @@ class StoredJob:
 
     @property
     def status_now(self) -> Status:
-        """The status, including that the present spec is invalid, before a controller reports it."""
+        """The status, with the problem of an invalid spec even before a controller reports it."""
         return with_accepted_spec(self.status, None, self._reading.refused)
 
     @property
@@ -203,7 +203,7 @@ def find_problems(
     """The findings about a job with these raw pods, ends of logs and events, most important first."""
     newer = diagnose_newer_format(stored_status(job.stored))
     if deletion := diagnose_deletion(job.stored):
-        return deletion  # nothing reconciles it any more, so its status says how it was
+        return deletion  # a job that is being deleted is no longer reconciled, so its status is out of date
     if manager := external_manager(job.stored):
         return (diagnose_managed_elsewhere(manager),)
     try:
@@ -216,13 +216,13 @@ def find_problems(
 
 
 def volume_events(events: Iterable[Object]) -> dict[str, str]:
-    """The last message about volumes of each pod, of events in their order."""
+    """The last message about volumes for each pod. ``events`` are in order."""
     said = (event for event in events if event.get("reason") in VOLUME_REASONS)
     return {text(mapping(event.get("involvedObject")).get("name")): text(event.get("message")) for event in said}
 
 
 def start_events(cluster: Cluster, job: StoredJob, pods: list[Object]) -> list[Object]:
-    """The events of a job of which pods that have a node do not start; none where no such pod exists."""
+    """The events of a job if a pod with a node does not start; none otherwise."""
     waits = (
         mapping(pod.get("status")).get("phase") == "Pending" and mapping(pod.get("spec")).get("nodeName")
         for pod in pods
@@ -237,7 +237,7 @@ _NO_LEADER: Final = (
 
 
 def leaders_of(cluster: Cluster, jobs: Iterable[StoredJob]) -> tuple[LeaderStatus, ...]:
-    """The leaders of live jobs, if they may be read. Each namespace takes one request."""
+    """The leaders of live jobs, if they can be read. Each kind and namespace takes at most two requests."""
     going = (
         job for job in jobs if not (job.status.finished or job.status.phase in STOPPED or external_manager(job.stored))
     )
@@ -252,7 +252,7 @@ def leader_problems(cluster: Cluster, jobs: Iterable[StoredJob]) -> tuple[Diagno
     return (Diagnosis(Level.WARNING, Category.NO_LEADER, why, resolution=_NO_LEADER),) if why else ()
 
 
-# What a start is slow by where CoreDNS has its default TTL is not worth a word.
+# Seconds. Delays up to the default TTL of CoreDNS are not reported.
 _SHORT_DENIAL: Final = 5.0
 _LATE_NAMES: Final = (
     "let the program resolve its peers some seconds after its start, for example after it has imported TensorFlow; or "
@@ -285,7 +285,7 @@ _LET_PEERS_IN: Final = (
 
 
 def network_problems(cluster: Cluster, job: StoredJob, pods: Sequence[Object]) -> tuple[Diagnosis, ...]:
-    """That NetworkPolicies keep replicas from reaching each other; none where policies cannot be read."""
+    """A finding if NetworkPolicies keep replicas from reaching each other; none if policies cannot be read."""
     if len(pods) < 2 or job.status.finished or job.status.phase in STOPPED:
         return ()
     try:
@@ -344,7 +344,7 @@ def events_of(cluster: Cluster, job: StoredJob, pods: list[Object]) -> list[Obje
 
 
 def _serial(event: Object) -> int:
-    """The resource version as a number. Without one, the time orders events."""
+    """The resource version as a number; 0 if it is not a number, so that only the time orders events."""
     version = str(event["metadata"].get("resourceVersion", ""))
     return int(version) if version.isdecimal() else 0
 
@@ -412,7 +412,7 @@ def find_job(cluster: Cluster, text: str, namespace: str) -> StoredJob:
 
 
 def lookup_job(cluster: Cluster, text: str, namespace: str) -> StoredJob | None:
-    """See ``find_job``; None if there is no such job. It takes fewer requests."""
+    """See ``find_job``; None if the job does not exist. Takes fewer requests."""
     kinds, name = _split(text)
 
     def ask(resource: Resource) -> Object | None:
@@ -458,7 +458,7 @@ def refuse_finished(job: StoredJob) -> None:
 
 
 def now() -> float:
-    """The present time of cluster objects (epoch seconds)."""
+    """The current time, to compare with times of cluster objects (epoch seconds)."""
     return time.time()
 
 

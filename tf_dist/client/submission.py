@@ -43,8 +43,8 @@ def companion_owner(written: YamlDocument, jobs: Iterable[LoadedJob]) -> str:
 def create_companion(cluster: Cluster, written: YamlDocument, namespace: str, *, owner: str) -> str:
     """Create or update a companion object: ``created``, ``configured`` or ``unchanged``. ClusterError.
 
-    An existing object is written only if it is ``owner``'s. Another's is used if it has the same content; otherwise
-    AlreadyExists. A queue has no owner.
+    An existing object is updated only if it belongs to ``owner``. An object of another owner is used if it has the
+    same content. Otherwise AlreadyExists is raised. A queue has no owner.
     """
     resource = next(kind for kind in _COMPANION_RESOURCES if kind.kind == written.content["kind"])
     where = namespace if resource.namespaced else None
@@ -73,7 +73,7 @@ def _body(content: Mapping[str, Any], namespace: str | None, owner: str) -> Obje
         metadata["annotations"] = {**(metadata.get("annotations") or {}), COMPANION_OWNER: owner}
     body = {key: value for key, value in content.items() if key != "stringData"}
     if content.get("stringData"):
-        # The server keeps it like this, so that what is there can be compared with it.
+        # The server stores text as base64 data. The stored object is compared with the data in this form.
         text = {key: base64.b64encode(str(value).encode()).decode() for key, value in content["stringData"].items()}
         body["data"] = {**(content.get("data") or {}), **text}
     return {**body, "metadata": metadata}
@@ -159,7 +159,7 @@ class TargetNamespaces:
     """The default namespace."""
 
     def of(self, written: YamlDocument) -> str:
-        """The namespace of a document; InvalidFiles if it names another than the command line."""
+        """The namespace of a document; InvalidFiles if the command line names a different namespace."""
 
         own = str((written.content.get("metadata") or {}).get("namespace") or "")
         if own and self.asked and own != self.asked:
@@ -195,9 +195,9 @@ def create_job(
 
 
 def code_archive(cluster: Cluster, entry: LoadedJob) -> bytes:
-    """The packed code of a job for this cluster; b"" if there is none, or the folder itself is used. InvalidJob.
+    """The packed code of a job for this cluster; b"" if there is none, or the pods use the folder itself. InvalidJob.
 
-    Call it before anything is created, so that a folder that cannot be sent leaves nothing behind.
+    Call it before anything is created, so that no objects remain if a folder cannot be sent.
     """
     folder = _code_folder(entry)
     if folder is not None and _is_this_machine(cluster):
@@ -239,7 +239,7 @@ def _with_code(
 
 
 def _with_packages(cluster: Cluster, document: dict[str, Any]) -> dict[str, Any]:
-    """The document whose pods install the packages that it names; on this machine they are there, or InvalidJob."""
+    """The document with pods that install its packages. On this machine they must be installed, or InvalidJob."""
     if PACKAGES not in (document["metadata"].get("annotations") or {}):
         return document
     from tf_dist.core.dialects.code_folder import packages_of, with_packages
@@ -262,7 +262,7 @@ def _with_packages(cluster: Cluster, document: dict[str, Any]) -> dict[str, Any]
 
 
 def _is_installed(package: str) -> bool:
-    """Whether a package is there, in a version that will do as far as that can be told without ``packaging``."""
+    """Whether a package is installed in a suitable version. Without ``packaging``, any version is suitable."""
     try:
         version = distributions.version(re.split(r"[\[<>=!~]", package, maxsplit=1)[0])
     except distributions.PackageNotFoundError:
@@ -276,9 +276,10 @@ def _is_installed(package: str) -> bool:
 
 
 def _code_of_earlier_job(cluster: Cluster, document: Mapping[str, Any]) -> bytes:
-    """The code of the job that a document was written from (``kubectl get -o yaml``), which goes with that job.
+    """The code of the job from which a document was exported (``kubectl get -o yaml``). It is deleted with that job.
 
-    b"" for a document without, and for ConfigMaps that no job owns or that may not be read. InvalidJob: they are gone.
+    b"" for a document without code, and for ConfigMaps that no job owns or that cannot be read. InvalidJob if they
+    were deleted.
     """
     from tf_dist.core.dialects.code_folder import code_archive_of, code_parts
 
@@ -349,7 +350,7 @@ def _create_owned(cluster: Cluster, job: StoredJob, objects: Iterable[Mapping[st
         for one in objects:
             resource = next(kind for kind in _COMPANION_RESOURCES if kind.kind == one["kind"])
             body = {**one, "metadata": {**one["metadata"], "namespace": job.namespace, "ownerReferences": [owner]}}
-            with suppress(AlreadyExists):  # the name is of this job alone: the answer to its creation was lost
+            with suppress(AlreadyExists):  # only this job uses the name: the response to an earlier create was lost
                 cluster.create(resource, job.namespace, body)
     except ClusterError:
         with suppress(ClusterError):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tf_dist.core.model.job import Job
 
 _CONTAINER: Final = "tensorflow"
-_LONGEST_NAME: Final = 40  # characters of a name that is made of another
+_LONGEST_NAME: Final = 40  # characters of a name that is derived from another name
 _CHANGES: Final = ("workers", "ps", "priority_class", "image", "command", "args", "env_vars", "resources", "packages")
 _EVERYWHERE: Final[Mapping[str, Any]] = {"cleanPodPolicy": "Running"}
 
@@ -55,7 +55,7 @@ class TFJob:
     :param min_workers: The number of workers with which the job may start, or continue if others need capacity.
     :param max_workers: The number of workers that the job may have while capacity is free.
     :param enable_dynamic_worker: The program copes with changes of the number of workers. False: all replicas restart.
-    :param resources: Requests of each replica: ``{"cpu": "2", "nvidia.com/gpu": 1}``. Devices are limits, too.
+    :param resources: Requests of each replica: ``{"cpu": "2", "nvidia.com/gpu": 1}``. Devices are also limits.
     :param ps_resources: Requests of parameter servers, by default ``resources``.
     :param restart_policy: The restart policy of all replicas except parameter servers, which have ``OnFailure``.
     :param success_policy: ``AllWorkers``: the job succeeds when all workers have. By default, when the leader has.
@@ -334,7 +334,7 @@ class TFJob:
         places = named_overrides(overrides or {})
         content = self._written.content
         own = content["metadata"]
-        nameless = not (own.get("name") or own.get("generateName"))  # a pipeline may name it later
+        nameless = not (own.get("name") or own.get("generateName"))  # a pipeline may set the name later
         content = apply_step_overrides({**content, "metadata": {**own, "name": "job"}} if nameless else content, wanted)
         if nameless:
             content = {**content, "metadata": {key: x for key, x in content["metadata"].items() if key != "name"}}
@@ -343,7 +343,7 @@ class TFJob:
             try:
                 warned = parse(content, strict=False).warnings
             except InvalidJob:
-                warned = ()  # said when the job is read; a template may still become what is wanted
+                warned = ()  # reported when the job is read; a template may still get a valid value
             refuse_unknown_keys(places, warned)
         metadata = {**content["metadata"], **_given(name=name, namespace=namespace)}
         for key, more in (
@@ -367,7 +367,7 @@ class TFJob:
         return to_yaml(documents if self._companions else documents[0])
 
     def __getstate__(self) -> tuple[None, dict[str, Any]]:
-        """Without the nodes of the YAML parser, which cannot be pickled."""
+        """The state without the nodes of the YAML parser, which cannot be pickled."""
         from dataclasses import replace
 
         plain = [replace(one, node=None) for one in (self._written, *self._companions)]
@@ -406,7 +406,7 @@ def _given(**values: object) -> dict[str, Any]:
 
 
 def job_name(text: str) -> str:
-    """A job name from the name of a script or a step. It leaves room for the names of the replicas."""
+    """A job name from the name of a script or a step. It is short enough for the names of the replicas."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:_LONGEST_NAME].strip("-") or "train"
 
 
@@ -452,7 +452,7 @@ def _policies(
 
 
 def _refuse(given: Mapping[str, object], others: Iterable[Problem]) -> None:
-    """InvalidJob with the problems of these arguments, and the others, if there are any."""
+    """InvalidJob with the problems of these arguments and the ``others``, if any."""
     problems = [*(one for name, value in given.items() for one in argument_problems(name, value)), *others]
     if problems:
         raise InvalidJob(problems)

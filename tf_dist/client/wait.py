@@ -25,9 +25,9 @@ T = TypeVar("T")
 Take = Callable[[float | None], list[JobEvent]]
 """Takes events, see ``JobInformer.take``."""
 
-_FIRST_ANSWER: Final = 5.0  # seconds that a cluster has for it, however short the wait
-_THREADS_AT_ONCE: Final = 2  # steps of all waits in one round of an event loop: a thousand jobs may end at once
-# One entry for as long as a wait runs on the loop: a semaphore refers to the loop that it was waited for on.
+_FIRST_ANSWER: Final = 5.0  # minimum seconds for the first answer of the cluster, even if the wait is shorter
+_THREADS_AT_ONCE: Final = 2  # steps of all waits in one iteration of an event loop: a thousand jobs may end at once
+# An entry exists while a wait runs on its loop: a semaphore is bound to the loop on which it was first awaited.
 _turns: WeakValueDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakValueDictionary()
 _GOAL_ALIASES: Final = {
     "delete": "deleted",
@@ -53,7 +53,7 @@ def run_in_thread(steps: WaitSteps[T], take: Take) -> T:
 
 
 def event_of_loop() -> tuple[asyncio.Event, Callable[[], None]]:
-    """An event of the running loop, and a function with which any thread sets it."""
+    """An event of the running loop, and a function that sets it from any thread."""
     import asyncio
 
     changed, loop = asyncio.Event(), asyncio.get_running_loop()
@@ -66,8 +66,8 @@ def event_of_loop() -> tuple[asyncio.Event, Callable[[], None]]:
 
 
 async def run_on_loop(steps: WaitSteps[T], changed: asyncio.Event, take: Take) -> T:
-    """Run the steps of a wait on this event loop. Blocking work runs in a thread. ``changed``: there are events."""
-    import asyncio  # not before: without an event loop, as in tf-dist run, it is a twentieth of a start
+    """Run the steps of a wait on this event loop. Blocking work runs in a thread. ``changed``: set for each event."""
+    import asyncio  # imported late: it takes a twentieth of the startup, and tf-dist run needs no event loop
 
     turns = _turns.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(_THREADS_AT_ONCE))
     begun = waited = False
@@ -77,15 +77,15 @@ async def run_on_loop(steps: WaitSteps[T], changed: asyncio.Event, take: Take) -
                 step = steps.send(take(0) if waited else []) if begun else next(steps)
             except StopIteration as done:
                 return done.value  # type: ignore[no-any-return]
-            await asyncio.sleep(0)  # the turn is over with this round of the loop, and not before
+            await asyncio.sleep(0)  # the turn lasts until the next iteration of the loop
         begun, waited = True, not callable(step)
         if callable(step):
             await asyncio.to_thread(step)
-        elif step is None:  # nearly always; with no limit there is nothing to keep for it
+        elif step is None:  # the usual case: without a limit, no timeout is needed
             await changed.wait()
             changed.clear()
         elif step != 0:
-            # Not wait_for: in Python 3.11 it loses a cancellation that comes together with the change.
+            # Not wait_for: in Python 3.11 it loses a cancellation that arrives together with the change.
             with suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, step)):
                     await changed.wait()
@@ -105,7 +105,7 @@ def wait_for(
     *,
     check: bool = False,
 ) -> list[StoredJob | None]:
-    """Wait until jobs reach ``goal``; the jobs then (None: deleted). JobFailed if a job never can, GoalNotReached.
+    """Wait until jobs reach ``goal``, and return them (None: deleted). JobFailed if a job cannot, GoalNotReached.
 
     ``check``: raise JobFailed (JobEvicted) also for a job that reached the goal and did not succeed. ``report`` gets a
     line when a job reaches the goal, when it is stopped, and when its spec is rejected.
@@ -158,7 +158,7 @@ def goal_steps(
 
 
 def _goal_reached(current: StoredJob | None, job: StoredJob, goal: str) -> bool:
-    """Whether the job is at the goal; JobFailed (JobEvicted) or NotFound if it never can be."""
+    """Whether the job has reached the goal; JobFailed (JobEvicted) or NotFound if it never can."""
     status = current.status if current else None
     if WAIT_CONDITIONS[goal](status):
         return True

@@ -49,7 +49,7 @@ class _NodePath(NamedTuple):
 
 
 def find_yaml_problems(root: Any) -> Iterator[tuple[int, Problem]]:
-    """Duplicate keys, and aliases that unfold without end. Iterative, because documents may be deep."""
+    """Duplicate keys, and aliases that expand without limit. Iterative, because documents may be deeply nested."""
     pending: list[tuple[Any, _NodePath | None]] = [(root, None)]
     inspected: set[int] = set()
     seen = 0
@@ -75,7 +75,7 @@ def find_yaml_problems(root: Any) -> Iterator[tuple[int, Problem]]:
 
 
 def _scalar_problem(node: yaml.ScalarNode) -> Problem | None:
-    """Values that do not fit their tag. PyYAML's errors have no place, or are crashes."""
+    """The problem of a value that does not fit its tag. PyYAML raises errors without a line, or crashes."""
     if node.tag == f"{TAG}bool":
         known = node.value.lower() in Loader.bool_values
         return None if known else Problem("", _NO_BOOLEAN, "write true or false, and leave out !!bool")
@@ -119,7 +119,7 @@ def check_depth(text: str) -> None:
             raise RecursionError
 
 
-MAX_FILE_SIZE: Final = 3 << 20  # what an API server takes in one request
+MAX_FILE_SIZE: Final = 3 << 20  # the maximum size of a request to an API server
 _STDIN: Final = "-"
 
 
@@ -173,7 +173,7 @@ class YamlDocument:
 
 @dataclass(frozen=True, slots=True)
 class FileProblem:
-    """A problem with its place."""
+    """A problem with its location."""
 
     file: str
     """The file."""
@@ -184,7 +184,7 @@ class FileProblem:
     problem: Problem
     """The problem."""
     warning: bool = False
-    """Whether the file can be used all the same."""
+    """Whether the file can still be used."""
 
 
 _JOB_EXPECTED: Final = "a job starts with apiVersion: kubeflow.org/v1"
@@ -234,7 +234,7 @@ def _content(name: str) -> bytes:
         raise _Unreadable("is not the name of a file", "check the path: a variable in it may be empty")
     if is_address(name):
         raise _Unreadable("is an address, and only files are read", "download it, and name the file")
-    if name == _STDIN and sys.stdin is None:  # what Python has for one that was closed when it started
+    if name == _STDIN and sys.stdin is None:  # Python's value if it was closed before the start
         raise _Unreadable("is closed", "give it a file: < FILE")
     if name == _STDIN:
         data = sys.stdin.buffer.read(MAX_FILE_SIZE + 1)
@@ -254,7 +254,7 @@ def _content(name: str) -> bytes:
 
 
 def is_address(name: str) -> bool:
-    """Whether it is a URL instead of a path."""
+    """Whether a name is a URL instead of a path."""
     return re.match(r"[A-Za-z][\w+.-]+://", name) is not None and not os.path.exists(name)
 
 
@@ -323,7 +323,7 @@ class _Object(NamedTuple):
 
 
 def _objects(root: Any) -> Iterator[_Object]:
-    """The document, or the items of a List as ``kubectl get -o yaml`` writes it, also of nested Lists."""
+    """The document, or the items of a List as ``kubectl get -o yaml`` writes it, including nested Lists."""
     if _list_of(root) is None or any(problem.message in FATAL for _, problem in find_yaml_problems(root)):
         yield _Object(root)
         return
@@ -361,7 +361,7 @@ def _value(node: Any, key: str) -> Any:
 
 
 def _unfilled(problem: Problem, line: str) -> Problem:
-    """``{{ name }}`` without quotes is a mapping with a mapping as its key."""
+    """Explain ``{{ name }}`` without quotes, which YAML reads as a mapping with a mapping as its key."""
     from tf_dist.core.dialects.placeholders import find_placeholder, placeholder_problem
 
     found = find_placeholder(line) if problem.message == _NO_TEXT and "{{" in line else None
@@ -474,7 +474,7 @@ class _GoNumber:
 def to_yaml(objects: Any) -> str:
     """YAML as people write it: keys in order, long texts in blocks. A list becomes several documents.
 
-    Texts that some parser reads as another type are quoted.
+    Texts that another parser reads as a different type are quoted.
     """
     dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 

@@ -219,7 +219,7 @@ class Policy(Protocol):
         """A job has ended, and its capacity is free."""
 
     def act(self, world: World) -> float | None:
-        """Decide, and return the time of the next call if no event comes first (None: wait for an event)."""
+        """Decide, and return the time of the next call if no event occurs first (None: wait for an event)."""
 
 
 def simulate(scenario: Scenario, policy: Policy, *, record: bool = False) -> World:

@@ -21,7 +21,7 @@ def _ours(scenario: Scenario) -> Policy:
 
 
 def faithful(scenario: Scenario) -> Policy:
-    """tf-dist's own, with every job a document that goes through ``reconcile``: the same, and much slower."""
+    """tf-dist's admission, with every job as a document that ``reconcile`` handles. Same results, but much slower."""
     from tf_dist.simulate.policies.tf_dist_reconcile import TfDistReconcile
 
     return TfDistReconcile(scenario)
@@ -39,6 +39,6 @@ POLICIES: Final[dict[str, Callable[[Scenario], Policy]]] = {
     "easy": lambda scenario: EasyBackfill(packed),
     "ours": _ours,
 }
-"""kube-scheduler pod by pod, without and with a time limit on stalling; all or nothing; that with locality; the
-scaling rules of tf-operator-Dragon and of DRAGON v2; first in first out, strictly; with skipping; EASY backfilling;
-tf-dist's own."""
+"""In this order: kube-scheduler without and with a timeout for stalled jobs; gangs without and with locality; the
+scaling rules of tf-operator-Dragon and of DRAGON v2; strict first in, first out; the same with skipping; EASY
+backfilling; tf-dist's admission."""

@@ -1,8 +1,8 @@
 """The rules of tf-operator-Dragon's ``auto-scale`` branch: starving jobs shrink others, idle time lets jobs grow.
 
-Its thresholds are kept (two minutes, one minute, a look every 30 seconds), and so is its order of jobs. Not kept are
-plain slips: jobs skipped because a list was changed while it was walked, and a starving job that is gone and yet
-remembered.
+The thresholds (two minutes, one minute, a sync every 30 seconds) and the order of jobs are the original ones. Two plain
+bugs are fixed: the original skips jobs when it changes a list during iteration, and remembers a starving job that is
+gone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NONE: Final = 100
 
 
 class AutoScale(Lists):
-    """One sync of the controller at every event and every 30 seconds; at most one job starts in each."""
+    """One sync of the controller at every event and every 30 seconds. A sync starts at most one job."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class AutoScale(Lists):
         self._shrunk_for: JobRun | None = None
 
     def act(self, world: World) -> float | None:
-        """Syncs until none changes anything: every change is an event, and brings the next."""
+        """Run syncs until a sync changes nothing, because every change is an event that causes another sync."""
         while self._sync(world):
             pass
         return self.next_sync(world)
@@ -38,7 +38,7 @@ class AutoScale(Lists):
             self._shrunk_for = None
         starving, need = self._starving(world)
         surplus = sum(run.size - run.job.least for run in self.running)
-        if not surplus > need and self._admit(world):  # strictly greater, as it was
+        if not surplus > need and self._admit(world):  # strictly greater, as in the original
             self._grow_timer = world.now
             return True
         if self.waiting and self._shrink(need - world.floor.free, world):
@@ -51,7 +51,7 @@ class AutoScale(Lists):
         return False
 
     def _starving(self, world: World) -> tuple[JobRun | None, int]:
-        """Of those that wait for two minutes, the one with the smallest minimum (not the one that waits longest)."""
+        """Of the jobs that have waited for two minutes, the job with the smallest minimum (not the longest wait)."""
         found, least = None, _NONE
         for run in self.waiting:
             waited = world.now - run.job.submit
@@ -70,7 +70,7 @@ class AutoScale(Lists):
         return False
 
     def _shrink(self, need: int, world: World) -> bool:
-        """Take workers from running jobs, the first started first, if enough can be taken."""
+        """Take workers from running jobs in the order of their starts, if enough workers can be taken."""
         taken: dict[int, list[int]] = {}
         pairs = ((run.number, node) for run in self.running for node in removable(run))
         for freed, (number, node) in enumerate(pairs, start=1):
@@ -85,7 +85,7 @@ class AutoScale(Lists):
         return True
 
     def _grow(self, world: World) -> bool:
-        """A worker to each running job in turn, beside its parameter servers, until none has room there."""
+        """Add a worker to each running job in turn, on the node of its parameter servers, until no job can grow."""
         floor = world.floor.copy()
         layouts = {run.number: run.layout or Layout() for run in self.running}
         grown: set[int] = set()

@@ -1,4 +1,4 @@
-"""The rules of DRAGON v2: the job that waits longest may shrink others after 30 seconds, a quiet minute grows all."""
+"""The rules of DRAGON v2: the first waiting job may shrink others after 30 seconds, and a quiet minute grows all."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ QUIET: Final = 60.0
 
 
 class Dragon(Lists):
-    """One pass of the algorithm at every event and every 30 seconds; at most one job starts in each."""
+    """One pass of the algorithm at every event and every 30 seconds. A pass starts at most one job."""
 
     def __init__(self) -> None:
         super().__init__()
         self._last = 0.0
 
     def act(self, world: World) -> float | None:
-        """Passes until none changes anything: every change is an event, and brings the next."""
+        """Run passes until a pass changes nothing, because every change is an event that causes another pass."""
         while self._pass(world):
             pass
         return self.next_sync(world)
@@ -33,7 +33,7 @@ class Dragon(Lists):
         if high is not None:
             helped, changed = self._shrink(high, world)
             self._last = world.now
-        if high is None or helped:  # a job that cannot be helped holds all others back
+        if high is None or helped:  # if shrinking cannot help the first job, no other job starts
             changed = self._admit(world) or changed
         if world.now - self._last >= QUIET:
             self._last = world.now
@@ -50,7 +50,7 @@ class Dragon(Lists):
         return False
 
     def _shrink(self, high: JobRun, world: World) -> tuple[bool, bool]:
-        """Take workers one by one until the least of the job's workers fit; nothing if they never do."""
+        """Take workers one by one until the minimum of the job fits. Take none if it never fits."""
         floor = world.floor.copy()
         taken: dict[int, list[int]] = {}
 
@@ -73,7 +73,7 @@ class Dragon(Lists):
         return ((run, node) for run in self.running for node in removable(run))
 
     def _grow(self, world: World) -> bool:
-        """Node by node, job by job, as many workers as fit; a job that was passed is not seen again."""
+        """Add as many workers as fit, node by node. The next job grows when the job before it has its maximum."""
         floor = world.floor.copy()
         layouts: dict[int, Layout] = {}
         index = 0
@@ -96,9 +96,9 @@ class Dragon(Lists):
 
 
 def schedule(floor: FreeCapacity, run: JobRun, size: int, *, servers: bool) -> Layout | None:
-    """A node that holds everything; else from the node that holds most workers on, as many as there is room for.
+    """One node that fits all pods, else as many workers as fit, on the nodes that fit most workers first.
 
-    None if not all parameter servers have room.
+    None if the parameter servers do not all fit.
     """
     job, units, ps_units = run.job, floor.of_worker(run.job), floor.of_ps(run.job)
     ps = job.ps if servers else 0

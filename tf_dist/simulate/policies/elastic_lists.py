@@ -1,7 +1,7 @@
-"""What the two elastic policies of tf-operator-Dragon share: their lists, and how they take and add workers.
+"""Common parts of the two elastic policies of tf-operator-Dragon: the lists of jobs, and changes of their workers.
 
-Both take workers away without a restart, never the first one, and restart a job to let it grow. Neither looks at what
-growing costs. (Named ``min`` and ``max`` there: ``least`` and ``most``.)
+Both policies remove workers without a restart, but never the first worker, and restart a job to let it grow. Both
+ignore the cost of growing. tf-operator-Dragon uses the names ``min`` and ``max`` for ``least`` and ``most``.
 """
 
 from __future__ import annotations
@@ -16,40 +16,40 @@ RESYNC: Final = 30.0
 
 
 class Lists:
-    """Jobs that wait and jobs that run, in the order in which they came and started."""
+    """Waiting jobs in order of arrival, and running jobs in the order of their starts."""
 
     def __init__(self) -> None:
         self.waiting: list[JobRun] = []
         self.running: list[JobRun] = []
 
     def arrived(self, run: JobRun, world: World) -> None:
-        """To the end of those that wait."""
+        """Add the job to the waiting jobs."""
         self.waiting.append(run)
 
     def ended(self, run: JobRun, world: World) -> None:
-        """It runs no longer."""
+        """Remove the job from the running jobs."""
         self.running.remove(run)
 
     def start(self, run: JobRun, layout: Layout, world: World) -> None:
-        """From those that wait to those that run."""
+        """Start a waiting job."""
         self.waiting.remove(run)
         self.running.append(run)
         world.resume(run, layout)
 
     def next_sync(self, world: World) -> float | None:
-        """The controller looks every 30 seconds, as long as there is anything to look at."""
+        """The next sync: every 30 seconds while jobs wait or can grow; None otherwise."""
         if not self.waiting and not any(run.size < run.job.most for run in self.running):
             return None
         return (world.now // RESYNC + 1) * RESYNC
 
 
 def far_first(layout: Layout) -> Iterable[int]:
-    """The nodes of a job, those without a parameter server first, and among them those with fewest workers."""
+    """The nodes of a job: nodes without a parameter server first, and of these the nodes with fewest workers first."""
     return sorted(layout.workers, key=lambda node: (node in layout.home, layout.workers[node], node))
 
 
 def removable(run: JobRun) -> Iterator[int]:
-    """The node of each worker that may go, in the order in which they go; the first stays, beside the servers."""
+    """The node of each worker that can be removed, in order of removal. One worker stays on the last node."""
     layout = run.layout or Layout()
     keep = max(run.job.least, 1)
     spare = layout.size - keep
@@ -62,7 +62,7 @@ def removable(run: JobRun) -> Iterator[int]:
 
 
 def without(layout: Layout, nodes: Iterable[int]) -> Layout:
-    """The layout and one worker less on each of these nodes."""
+    """The layout with one worker less for each of these nodes."""
     workers = dict(layout.workers)
     for node in nodes:
         workers[node] -= 1
@@ -70,5 +70,5 @@ def without(layout: Layout, nodes: Iterable[int]) -> Layout:
 
 
 def with_workers(layout: Layout, node: int, count: int) -> Layout:
-    """The layout and more workers on a node."""
+    """The layout with more workers on a node."""
     return Layout({**layout.workers, node: layout.workers.get(node, 0) + count}, layout.ps)

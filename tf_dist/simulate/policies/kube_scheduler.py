@@ -1,4 +1,4 @@
-"""kube-scheduler as it comes: it knows pods, not jobs. A job works when all its pods happen to have room."""
+"""kube-scheduler with its defaults: it schedules pods, not jobs. A job works when all its pods happen to have nodes."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _Pod = tuple[int, int, bool]
 
 
 class KubeScheduler:
-    """New pods are tried as they come. When there is room again, waiting pods are tried in an order that is drawn.
+    """Binds new pods in their order. When capacity becomes free, waiting pods are tried in random order.
 
-    (Back-off times of single pods scatter it in a real cluster; so the pods of several jobs interleave, and jobs may
-    hold room for each other's pods for ever.) ``timeout``: a job that does not work so long after its pods were made
-    loses them, and they are made again after a pause that doubles.
+    In a real cluster, back-off times of single pods have this effect: the pods of several jobs interleave, and jobs may
+    block each other forever. ``timeout``: if a job does not work this many seconds after its pods were created, the
+    pods are deleted, and created again after a pause that doubles.
     """
 
     def __init__(self, seed: int = 0, *, timeout: float | None = None) -> None:
@@ -38,16 +38,16 @@ class KubeScheduler:
         self._released = False
 
     def arrived(self, run: JobRun, world: World) -> None:
-        """Its pods are made."""
+        """Create the pods of the job."""
         self._make(run, world.now)
 
     def ended(self, run: JobRun, world: World) -> None:
-        """There is room again."""
+        """Note that capacity is free."""
         self._attempts.pop(run.number, None)
         self._released = True
 
     def act(self, world: World) -> float | None:
-        """Pods that wait, if there is room again; then new ones; then who has stalled for too long."""
+        """Delete pods of jobs that stalled for too long, try waiting pods if capacity is free, then try new pods."""
         self._expire(world)
         if self._released:
             self._released = False
@@ -67,7 +67,7 @@ class KubeScheduler:
             heapq.heappush(self._timers, (now + self._timeout, run.number, attempt, False))
 
     def _expire(self, world: World) -> None:
-        """Stalled jobs lose their pods; those whose pause is over get new ones."""
+        """Delete the pods of stalled jobs. Create new pods for jobs whose pause is over."""
         while self._timers and self._timers[0][0] <= world.now:
             _, number, attempt, again = heapq.heappop(self._timers)
             run = world.runs[number]
@@ -111,7 +111,7 @@ class KubeScheduler:
         self._parked.setdefault(self._size(pod, world), []).append(pod)
 
     def _bind(self, pod: _Pod, world: World) -> bool:
-        """Put a pod where most room is; with its last one the job begins to work."""
+        """Bind a pod to the node with the most free capacity. The job starts to work with its last pod."""
         if self._stale(pod, world):
             return True
         node = emptiest(world.floor, *self._size(pod, world))

@@ -1,4 +1,4 @@
-"""Queues of rigid gangs: first in first out, strictly or not, and EASY backfilling."""
+"""Queues of rigid gangs: first in, first out, strict or with skipping, and EASY backfilling."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Shape = tuple[int, int, int, int, int]
 
 
 def shape_of(job: SimJob) -> Shape:
-    """Jobs of the same shape fit or do not fit alike."""
+    """The shape of a job. If a job does not fit, no job of its shape fits."""
     return (job.workers, job.gpus, job.cpu, job.ps, job.ps_cpu)
 
 
 class WaitingQueue:
-    """Waiting jobs in the order in which they came, by shape. What cannot start need be tried once a shape."""
+    """Waiting jobs in order of arrival, by shape. If a job cannot start, no other job of its shape need be tried."""
 
     def __init__(self) -> None:
         self.shapes: dict[Shape, deque[JobRun]] = {}
@@ -27,12 +27,12 @@ class WaitingQueue:
         self._all: deque[JobRun] = deque()
 
     def add(self, run: JobRun) -> None:
-        """A job waits from now on."""
+        """Add a job that waits."""
         self.shapes.setdefault(shape_of(run.job), deque()).append(run)
         self._all.append(run)
 
     def remove(self, run: JobRun) -> None:
-        """It waits no longer."""
+        """Remove a job that no longer waits."""
         self._gone.add(run.number)
 
     def head(self) -> JobRun | None:
@@ -44,7 +44,7 @@ class WaitingQueue:
         return self._first(self.shapes[shape])
 
     def of(self, shape: Shape) -> Iterator[JobRun]:
-        """All of the shape."""
+        """All waiting jobs of the shape, in order of arrival."""
         return (run for run in self.shapes[shape] if run.number not in self._gone)
 
     def _first(self, runs: deque[JobRun]) -> JobRun | None:
@@ -54,27 +54,27 @@ class WaitingQueue:
 
 
 class Fifo:
-    """First come first served: a job that cannot start holds back all others."""
+    """Strict first in, first out: a job that cannot start blocks all others."""
 
     def __init__(self, placing: Placing = packed) -> None:
         self.line = WaitingQueue()
         self.placing = placing
 
     def arrived(self, run: JobRun, world: World) -> None:
-        """To the end of the line."""
+        """Add the job at the end of the queue."""
         self.line.add(run)
 
     def ended(self, run: JobRun, world: World) -> None:
-        """Nothing to remember."""
+        """Nothing to do."""
 
     def act(self, world: World) -> float | None:
-        """Start from the head of the line, as far as it goes."""
+        """Start jobs from the head of the queue until a job does not fit."""
         while (run := self.line.head()) is not None and self.start(run, world):
             pass
         return None
 
     def start(self, run: JobRun, world: World) -> bool:
-        """Start a job, if there is room."""
+        """Start a job if it fits."""
         layout = self.placing(world.floor, run.job, run.job.workers)
         if layout is not None:
             self.line.remove(run)
@@ -83,14 +83,14 @@ class Fifo:
 
 
 class BestEffortFifo(Fifo):
-    """First come first served, but jobs that cannot start are skipped: nothing protects a large job from small ones."""
+    """First in, first out, but jobs that cannot start are skipped: nothing protects a large job from small ones."""
 
     def __init__(self, placing: Placing = packed) -> None:
         super().__init__(placing)
         self._blocked: set[Shape] = set()
 
     def ended(self, run: JobRun, world: World) -> None:
-        """There is room again."""
+        """Capacity is free again, so all shapes are tried."""
         self._blocked.clear()
 
     def act(self, world: World) -> float | None:
@@ -106,9 +106,9 @@ class BestEffortFifo(Fifo):
 
 
 class EasyBackfill(Fifo):
-    """EASY backfilling: the head of the line has a reservation, and others pass it only if that keeps it.
+    """EASY backfilling: the head of the queue has a reservation. Other jobs start first only if they do not delay it.
 
-    The reservation is exact to the node. Jobs without an estimate are assumed to take the median of the estimates.
+    The reservation is for exact nodes. Jobs without an estimate are assumed to take the median of the estimates.
     """
 
     def __init__(self, placing: Placing = packed) -> None:
@@ -120,7 +120,7 @@ class EasyBackfill(Fifo):
         self._blocked: set[Shape] = set()
 
     def arrived(self, run: JobRun, world: World) -> None:
-        """To the end of the line; what its user says goes into the median."""
+        """Add the job at the end of the queue, and its estimate to the median."""
         super().arrived(run, world)
         if run.job.estimate is not None:
             self._estimates.append(run.job.estimate)
@@ -128,7 +128,7 @@ class EasyBackfill(Fifo):
                 self._median = sorted(self._estimates)[len(self._estimates) // 2]
 
     def ended(self, run: JobRun, world: World) -> None:
-        """There is room again."""
+        """Capacity is free again, so all shapes are tried."""
         del self._ends[run.number]
         self._blocked.clear()
 
@@ -178,7 +178,7 @@ class EasyBackfill(Fifo):
         return found[2] if found else None
 
     def _pass(self, shape: Shape, spare: FreeCapacity, world: World) -> bool:
-        """Start the first of the shape on room that the reservation leaves."""
+        """Start the first job of the shape in capacity that the reservation leaves free."""
         run = self.line.first(shape)
         assert run is not None
         layout = self.placing(spare, run.job, run.job.workers)
@@ -188,7 +188,7 @@ class EasyBackfill(Fifo):
         return True
 
     def _be_short(self, shape: Shape, limit: float, world: World) -> bool:
-        """Start the first of the shape that should be done before the reservation begins."""
+        """Start the first job of the shape that should end before the reservation begins."""
         run = next((run for run in self.line.of(shape) if self.expected(run) <= limit), None)
         return run is not None and self.start(run, world)
 
@@ -198,7 +198,7 @@ class EasyBackfill(Fifo):
         world.resume(run, layout)
 
     def _reserve(self, head: JobRun, world: World) -> tuple[float, FreeCapacity]:
-        """When the head of the line should start, and the room of now that it does not need then."""
+        """When the head of the queue should start, and the current free capacity that it does not need then."""
         floor = world.floor.copy()
         need = head.job.workers * floor.of_worker(head.job)
         for end, number in sorted((max(end, world.now), number) for number, end in self._ends.items()):

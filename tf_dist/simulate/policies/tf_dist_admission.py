@@ -22,10 +22,9 @@ _PS, _WORKER = "ps", "worker"
 
 
 class TfDistAdmission:
-    """Feeds the scheduler as a controller does: nodes, queues, and each job as a gang, whose pods no node counts yet.
+    """Passes nodes, queues and gangs to the scheduler, as a controller does. Nodes do not count the gangs' pods yet.
 
-    Preempted jobs go back to their queue. ``restart`` replaces the scheduler by a new one, as a leader does that takes
-    over.
+    Preempted jobs go back to their queues. ``restart`` replaces the scheduler, as when a new leader takes over.
     """
 
     def __init__(self, scenario: Scenario, policy: AdmissionPolicy | None = None) -> None:
@@ -38,13 +37,13 @@ class TfDistAdmission:
         self._scheduler = self._new()
 
     def restart(self) -> None:
-        """As after a crash: all that is known is what was written."""
+        """Restart as after a crash: the new scheduler knows only the stored state."""
         self._scheduler = self._new()
         for gang in self._gangs.values():
             self._scheduler.put_gang(gang)
 
     def arrived(self, run: JobRun, world: World) -> None:
-        """Give the scheduler a new gang, which waits."""
+        """Add a gang, which waits, to the scheduler."""
         job = run.job
         self._put(
             Gang(
@@ -60,14 +59,14 @@ class TfDistAdmission:
         )
 
     def ended(self, run: JobRun, world: World) -> None:
-        """A gang is gone."""
+        """Remove a gang."""
         del self._gangs[str(run.number)]
         self._scheduler.remove_gang(str(run.number))
 
     def act(self, world: World) -> float | None:
-        """Decide and apply verdicts until there are no more: preempted jobs free their room at once.
+        """Decide and apply verdicts until no verdict is left. Preempted jobs free their capacity immediately.
 
-        Gangs that preempt each other in turn would do so for ever at the same instant: time advances in between.
+        Gangs that preempt each other in turn would do so forever at the same instant: time advances in between.
         """
         for _ in range(_ROUNDS):
             verdicts = self._scheduler.cycle(world.now, reasons=False).verdicts
@@ -84,7 +83,7 @@ class TfDistAdmission:
             self._put(replace(gang, assigned=None))
         elif isinstance(verdict, Wait) or (isinstance(verdict, Admit) and gang.assigned is not None):
             return False
-        elif gang.assigned is None:  # to be resized is the last word on a gang that was admitted in the same round
+        elif gang.assigned is None:  # Admit, or the Resize of a gang that was admitted in the same cycle
             world.resume(run, self._layout(verdict.placement))
             self._put(self._scheduler.cache.entries[uid].gang)
         else:

@@ -1,7 +1,7 @@
 """tf-dist as a controller runs it: ``Admitter`` and ``reconcile`` on documents, on the virtual clock.
 
-API server and kubelet are left out: writes succeed at once, pods run at once on their node, and deleted pods are gone
-at once.
+The API server and the kubelet are omitted: writes succeed immediately, pods run immediately on their nodes, and
+deleted pods are gone immediately.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from tf_dist.simulate.scenario import Cluster, Layout, Scenario, SimJob
 
 GPU: Final = "nvidia.com/gpu"
 CONTAINER: Final = "tensorflow"
-# More pods than this no simulated node has: only cores and GPUs are counted.
+# The number of pods of a node is not limited: only cores and GPUs are counted.
 _PODS: Final = "100000"
 
 Body = dict[str, Any]
 
 
 def job_document(job: SimJob, uid: str, created_at: float) -> Body:
-    """The TFJob of a simulated job. One of more than one size says so, as users do, by annotation."""
+    """The TFJob of a simulated job. The sizes of an elastic job are annotations, as users write them."""
     annotations = {names.EXPECTED_DURATION: f"{job.estimate:f}s"} if job.estimate else {}
     if job.elastic:
         annotations |= {names.MIN_WORKERS: str(job.least), names.MAX_WORKERS: str(job.most)}
@@ -58,7 +58,7 @@ def job_document(job: SimJob, uid: str, created_at: float) -> Body:
 
 
 def priority_class(priority: int) -> str:
-    """The name of the class of a priority."""
+    """The name of the priority class of a priority."""
     return f"priority-{priority}"
 
 
@@ -77,7 +77,7 @@ def node_document(name: str, cluster: Cluster) -> Body:
 
 
 def running_pod(body: Body, uid: str, now: float) -> Body:
-    """A pod as it was asked for, on the node that it asks for, and running: here neither takes any time."""
+    """The requested pod, running on its assigned node. Creation and start take no time."""
     metadata = {**body["metadata"], "uid": uid, "creationTimestamp": format_time(now)}
     running = {"startedAt": format_time(now)}
     container = {"name": CONTAINER, "state": {"running": running}, "restartCount": 0}
@@ -91,20 +91,20 @@ def running_pod(body: Body, uid: str, now: float) -> Body:
 
 
 def _node(body: Body) -> str:
-    """The node to which it was pinned (``podbuilder.replica_pod``); KeyError: to none, though all nodes can be seen."""
+    """The assigned node of a pod (``podbuilder.replica_pod``); KeyError if the pod has no required affinity."""
     required = body["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     node: str = required["nodeSelectorTerms"][0]["matchFields"][0]["values"][0]
     return node
 
 
 def succeeded_pod(pod: Body, now: float) -> Body:
-    """The pod when its process has ended well."""
+    """The pod after its process has succeeded."""
     terminated = {"exitCode": 0, "startedAt": pod["status"]["startTime"], "finishedAt": format_time(now)}
     container = {"name": CONTAINER, "state": {"terminated": terminated}, "restartCount": 0}
     return {**pod, "status": {**pod["status"], "phase": "Succeeded", "containerStatuses": [container]}}
 
 
-# The clock of documents, when that of the simulation is at 0: they can hold no time before 1970.
+# The time in documents when the simulation starts. Documents cannot store times before 1970.
 _START: Final = 1_800_000_000.0
 _TICK: Final = 0.01
 _ROUNDS: Final = 100
@@ -112,7 +112,7 @@ _WORKER, _PS = "worker", "ps"
 
 
 class _Driven:
-    """A job and all that is its own in the cluster: its stored status, its pods and its other objects."""
+    """A job and its objects in the cluster: its stored status, its pods and its other objects."""
 
     def __init__(self, run: JobRun, body: Body, created_at: float, admitter: Admitter) -> None:
         self.run = run
@@ -130,12 +130,12 @@ class _Driven:
 
     @property
     def views(self) -> list[PodView]:
-        """Its pods."""
+        """The pods of the job."""
         found = (pod_view(pod, CONTAINER) for pod in self._pods.values())
         return [view for view in found if view is not None]
 
     def settle(self, now: float, verdict: Verdict | None = None) -> None:
-        """Passes until nothing is left to do at this moment."""
+        """Reconcile until nothing is left to do at this moment."""
         for _ in range(_ROUNDS):
             views, objects = tuple(self.views), self._objects
             seen = Observed(
@@ -154,7 +154,7 @@ class _Driven:
                 self._do(action, now)
             if not any(isinstance(action, WriteStatus | Create | Delete | Update) for action in plan.actions):
                 return
-            verdict = None  # it has been written down
+            verdict = None  # the first pass has written it
         raise AssertionError(f"{self.job.key} does not settle: {plan}")
 
     def _do(self, action: Action, now: float) -> None:
@@ -183,14 +183,14 @@ class _Driven:
         self._pods[pod["metadata"]["name"]] = pod
 
     def succeed(self, now: float) -> None:
-        """Its work is done: its workers end well."""
+        """Let the workers succeed, because the work of the job is done."""
         for view in self.views:
             if view.replica.type == _WORKER:
                 self._put_pod(succeeded_pod(self._pods[view.name], now))
         self.settle(now)
 
     def placement(self) -> dict[str, Counter[str]]:
-        """How many of its pods of each type are at work on which node."""
+        """The number of running pods on each node, by replica type."""
         found: dict[str, Counter[str]] = {_WORKER: Counter(), _PS: Counter()}
         for view in self.views:
             if view.phase is PodPhase.RUNNING:
@@ -199,7 +199,7 @@ class _Driven:
 
 
 class TfDistReconcile:
-    """tf-dist with every job as a document: what happens to it follows from its status, its pods, and its verdicts."""
+    """tf-dist with every job as a document: its status, its pods and its verdicts determine what happens to it."""
 
     def __init__(self, scenario: Scenario, policy: AdmissionPolicy | None = None) -> None:
         self._admitter = Admitter(policy or AdmissionPolicy(restart_cost=scenario.speed.restart))
@@ -219,7 +219,7 @@ class TfDistReconcile:
         driven.settle(_START + world.now)
 
     def ended(self, run: JobRun, world: World) -> None:
-        """Its processes end; what is left of it is reconciled away."""
+        """End the processes of the job, and reconcile until its pods are gone."""
         driven = self._driven.pop(str(run.number))
         self._gone.append(driven.job.uid)
         driven.succeed(_START + world.now)
@@ -227,7 +227,7 @@ class TfDistReconcile:
             raise AssertionError(f"{driven.job.key} is done, but {driven.memory.phase} with pods: {driven.views}")
 
     def act(self, world: World) -> float | None:
-        """Decide and reconcile, until nothing more happens at this moment."""
+        """Decide and reconcile until nothing more happens at this moment."""
         now = _START + world.now
         for _ in range(_ROUNDS):
             verdicts = self._decide(now)
@@ -249,7 +249,7 @@ class TfDistReconcile:
         return dict(self._admitter.cycle(now).verdicts)
 
     def _follow(self, asked: Iterable[_Driven], world: World) -> None:
-        """Move the simulated jobs to where their pods are: first those that give up room."""
+        """Assign the nodes of the pods to the simulated jobs. Jobs that free capacity come first."""
         moves = []
         for driven in asked:
             placement = driven.placement()
