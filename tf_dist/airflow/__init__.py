@@ -1,6 +1,6 @@
 """Airflow provider: operator, sensors, hook, trigger, decorator, links.
 
-Names are imported when they are first used: Airflow looks at this package in every process that lists its providers.
+Names are imported when they are first used, because every Airflow process that lists providers imports this package.
 ``__init__.pyi`` has their types.
 """
 

@@ -8,8 +8,8 @@ from typing import Any
 class TFJobCallbacks:
     """Override the methods that you need. All are static and take keyword arguments.
 
-    Accept ``**kwargs``, because later versions may pass more. The methods run in the worker. An error in one fails the
-    task.
+    Accept ``**kwargs``, because later versions may pass more. The methods run in the worker. An error in a method fails
+    the task.
     """
 
     @staticmethod
@@ -26,4 +26,4 @@ class TFJobCallbacks:
 
     @staticmethod
     def on_job_cleanup(*, name: str, namespace: str, **kwargs: Any) -> None:
-        """The job was deleted, as ``on_finish_action`` says."""
+        """The job was deleted, for example by ``on_finish_action``."""

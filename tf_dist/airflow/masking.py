@@ -1,7 +1,7 @@
 """Secrets that Airflow masks: removed from published values, and masked in the triggerer's logs.
 
 Airflow stores the arguments of a trigger in its database. The secrets of a document are therefore sealed with a key
-that is an annotation of the job. Neither is readable without the other.
+that is an annotation of the job. Reading the secrets requires access to both.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def masked(value: Any) -> Any:
 
 @contextmanager
 def masked_errors() -> Iterator[None]:
-    """Mask the errors that leave a task, and add their hints. Airflow shows only the message of an error.
+    """Mask the errors that leave a task, and add their hints, because Airflow shows only the message of an error.
 
     Airflow masks its logs, but passes errors to callbacks and notifiers.
     """
@@ -106,7 +106,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _secrets_of_text(text: str) -> Iterator[str]:
-    """The parts of a text that are masked. A part is a secret only if it is also masked alone."""
+    """The parts of a text that are masked. A part is a secret only if it is also masked on its own."""
     hidden = str(redact(text))
     if hidden == text:
         return

@@ -1,4 +1,4 @@
-"""Provider information for Airflow: what ``provider.yaml`` says. Every Airflow process asks for it."""
+"""Provider information for Airflow, read from ``provider.yaml``. Every Airflow process requests it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import yaml
 
 
 def get_provider_info() -> dict[str, Any]:
-    """The provider's description, by Airflow's own schema."""
+    """The description of the provider, in Airflow's schema."""
     text = Path(__file__).with_name("provider.yaml").read_text(encoding="utf-8")
     info: dict[str, Any] = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     return info

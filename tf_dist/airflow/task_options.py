@@ -1,4 +1,4 @@
-"""Options of a task that runs a job: those of every run, and those of Airflow. Imports nothing of Airflow."""
+"""Options of a task that runs a job: those of every run, and those of Airflow. Does not import Airflow itself."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DEFAULT_CONNECTION: Final = "kubernetes_default"
 
 
 def _exit_codes(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
-    """One or several. A container that is not iterable is accepted."""
+    """Problems of one or several exit codes. A container that is not iterable is accepted."""
     codes = value if isinstance(value, Collection) and not isinstance(value, str | bytes | range) else (value,)
     if not all(isinstance(code, int | Container) and not isinstance(code, bool | str | bytes) for code in codes):
         yield Problem(name, f"{value!r} is neither a number nor a list of numbers", f"write {example}")
@@ -47,7 +47,7 @@ _FINISH_ACTIONS: Final = ("delete_job", "keep_job", "delete_succeeded_job", "del
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOptions(RunOptions):
-    """The arguments of ``TFJobOperator``, read."""
+    """The parsed arguments of ``TFJobOperator``."""
 
     job: Any = option(
         ANY,
@@ -107,10 +107,10 @@ class TaskOptions(RunOptions):
 
 
 OPTIONS: Final = options_of(TaskOptions, Face.OPERATOR)
-"""The rows, by the operator's arguments."""
+"""The rows of the options, by the operator's arguments."""
 _ATTRIBUTES: Final[Mapping[str, str]] = {"resources": "job_resources"}
 ATTRIBUTES: Final = {argument: _ATTRIBUTES.get(argument, argument) for argument in OPTIONS}
-"""The operator's attribute of each argument. Airflow uses some names for attributes of its own."""
+"""The operator's attribute for each argument. Airflow uses some names for its own attributes."""
 TEMPLATED: Final = ("job", *(ATTRIBUTES[name] for name, row in OPTIONS.items() if row.templated and name != "job"))
 """The attributes with templates."""
 RENDERERS: Final = {"job": "yaml"} | {
@@ -121,13 +121,13 @@ RENDERERS: Final = {"job": "yaml"} | {
 
 
 def read_options(task: Any) -> TaskOptions:
-    """The present arguments of an operator, read. Their templates may be filled in or not."""
+    """The current arguments of an operator, parsed. Their templates may be rendered or not."""
     return TaskOptions(**{row.name: row.read(getattr(task, ATTRIBUTES[name])) for name, row in OPTIONS.items()})
 
 
 def comes_later(given: object) -> bool:
-    """Whether it is a template, or the result of another task, whose value is known later."""
-    return hasattr(given, "iter_references") or is_template(given)  # a path can be resolved, too
+    """Whether the value is a template or the result of another task, so that it is known later."""
+    return hasattr(given, "iter_references") or is_template(given)  # not ``resolve``, which paths also have
 
 
 def attribute_problems(task: Any, options: Mapping[str, Option]) -> Iterator[Problem]:

@@ -1,4 +1,4 @@
-"""Templates of operators and sensors: Jinja makes text, also in DAGs with native templates."""
+"""Templates of operators and sensors: Jinja renders them as text, even in DAGs with native templates."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _NONE: Final = "None"
 _STRUCTURES: Final = (list, tuple, dict, set)
 _VALUES: Final = frozenset({"args", "command", "env", "env_vars", "labels", "annotations", "op_args", "op_kwargs"})
-"""Keys below which every text is the user's own, "None" as well as any other."""
+"""Keys whose values may be any text of the user, including "None"."""
 _SEPARATORS: Final = re.compile(r"[.\[]")
 
 TEXTS: Final[Mapping[str, Any]] = {"render_template_as_native_obj": False} if TASKS_CHOOSE_NATIVE else {}
@@ -29,20 +29,20 @@ TEXTS: Final[Mapping[str, Any]] = {"render_template_as_native_obj": False} if TA
 
 
 class TextTemplates(BaseOperator):
-    """Renders templates as text, also in a DAG with ``render_template_as_native_obj``.
+    """Renders templates as text, even in a DAG with ``render_template_as_native_obj``.
 
-    If the task itself sets ``render_template_as_native_obj=True``, a template may make a list or a mapping. Numbers and
-    other scalars remain text.
+    If the task itself sets ``render_template_as_native_obj=True``, a template may render to a list or a mapping.
+    Numbers and other scalars remain text.
     """
 
     shown_names: ClassVar[Mapping[str, str]] = {}
-    """The names of arguments whose attributes have other names."""
+    """The names of arguments whose attributes have different names."""
 
     keeps_types: bool = False
     """Whether rendered values keep their types, as the arguments of a function do."""
 
     unfilled: tuple[Problem, ...] = ()
-    """Problems: the templates that rendered to None, because a name in them was missing."""
+    """Problems: templates that rendered to the text "None", usually because a value in them is missing."""
 
     def _do_render_template_fields(
         self, parent: Any, template_fields: Iterable[str], context: Context, jinja_env: Environment, seen_oids: set[int]
@@ -51,7 +51,7 @@ class TextTemplates(BaseOperator):
             super()._do_render_template_fields(parent, template_fields, context, jinja_env, seen_oids)
             return
         native = TASKS_CHOOSE_NATIVE and bool(self.render_template_as_native_obj)
-        # A task that is run gets the environment of its DAG, which may be native where the task is not.
+        # A running task gets the Jinja environment of its DAG, which may be native although the task is not.
         if TASKS_CHOOSE_NATIVE and isinstance(jinja_env, NativeEnvironment) is not native:
             jinja_env = self.get_template_env()
         given = {name: getattr(self, name) for name in template_fields}
@@ -66,7 +66,7 @@ class TextTemplates(BaseOperator):
     def render_template(
         self, content: Any, context: Context, jinja_env: Environment | None = None, seen_oids: set[int] | None = None
     ) -> Any:
-        """Render a text that has a template. Other texts stay as they are, with their line ends."""
+        """Render a text that has a template. Other texts are not changed, including their line ends."""
         env = jinja_env = jinja_env or self.get_template_env()
         marks = (env.variable_start_string, env.block_start_string, env.comment_start_string)
         lines = filter(None, (env.line_statement_prefix, env.line_comment_prefix))
@@ -77,7 +77,7 @@ class TextTemplates(BaseOperator):
             return found
         if not (TASKS_CHOOSE_NATIVE and self.render_template_as_native_obj):
             return found
-        # Jinja reads what it has made as Python: "7." becomes 7.0, and '"a"' loses its quotes.
+        # Native Jinja parses its result as Python: "7." becomes 7.0, and '"a"' loses its quotes.
         self.render_template_as_native_obj = False
         try:
             return super().render_template(content, context, self.get_template_env(), seen_oids)
@@ -86,7 +86,7 @@ class TextTemplates(BaseOperator):
 
 
 def unfilled_problems(given: Any, filled: Any, name: str = "") -> Iterator[Problem]:
-    """The templates of ``given`` that rendered to the text "None", where that is never a valid value."""
+    """The templates of ``given`` that rendered to the text "None", except where any text is valid."""
     yield from _unfilled(given, filled, (name,) if name else ())
 
 

@@ -24,7 +24,7 @@ except ImportError:  # before 3.2
     from airflow.exceptions import TaskDeferralError, TaskDeferralTimeout  # type: ignore[no-redef]
 
 TASKS_CHOOSE_NATIVE: Final = "render_template_as_native_obj" in inspect.signature(BaseOperator.__init__).parameters
-"""Whether a task can choose native templates. Before, only its DAG could."""
+"""Whether a task can choose native templates. In older versions, only its DAG can."""
 TRIGGERS_LEARN_OF_KILLS: Final = hasattr(BaseTrigger, "on_kill")
 """Whether Airflow calls ``on_kill`` of triggers (from 3.3 on)."""
 

@@ -1,6 +1,6 @@
 """Jobs as steps of Argo workflows, built with Hera (``pip install '.[argo]'`` in a checkout).
 
-Hera is imported with the first name that needs it: the launcher, which runs in the steps, needs none of it.
+Hera is imported when a name is first used, because the launcher, which runs in the steps, does not need Hera.
 """
 
 from __future__ import annotations

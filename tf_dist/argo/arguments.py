@@ -38,12 +38,12 @@ def is_lone_reference(value: object) -> bool:
 
 
 def reference_of(value: Any) -> Any:
-    """The reference in a parameter, as ``w.get_parameter("steps")`` makes it; other values as they are."""
+    """The reference in a parameter, as made by ``w.get_parameter("steps")``. Other values are not changed."""
     return value.value if isinstance(value, Parameter) and is_reference(value.value) else value
 
 
 def reference_text(value: Any) -> Any:
-    """The reference to a value of the workflow, also to a parameter; other values as they are."""
+    """The reference to a value of the workflow or to a parameter. Other values are not changed."""
     value = reference_of(value)
     return f"{{{{inputs.parameters.{value.name}}}}}" if isinstance(value, Parameter) else value
 
@@ -54,7 +54,7 @@ def is_given_later(value: Any) -> bool:
 
 
 def refuse_references(what: str, text: str, way: str) -> None:
-    """InvalidJob if a text that is parsed later has references."""
+    """Raise InvalidJob if a text that is parsed later has references."""
     problems = list(reference_problems(what, text, way))
     if problems:
         raise InvalidJob(problems)
@@ -86,11 +86,11 @@ def _plain(value: str | int | None) -> str:
     return "" if value is None else str(value)
 
 
-# What is wrong
+# Problems
 
 
 def value_problems(name: str, value: Any, row: Option) -> Iterator[Problem]:
-    """The problems of a value for an option of the launcher. The default of a parameter is checked, too."""
+    """The problems of a value for an option of the launcher. Also checks the default of a parameter."""
     value = _known(value)
     if row.kind.of_text and is_reference(value):
         yield from use_problems(name, value)
@@ -102,7 +102,7 @@ def value_problems(name: str, value: Any, row: Option) -> Iterator[Problem]:
 
 
 def choice_problems(name: str, value: Any, known: Collection[str]) -> Iterator[Problem]:
-    """The problem of a word that is not one of ``known``."""
+    """The problem of a value that is not one of ``known``."""
     value = _known(value)
     if is_reference(value):
         yield from use_problems(name, value)
@@ -119,14 +119,14 @@ def _known(value: Any) -> Any:
 
 
 def use_problems(name: str, text: str, *, step: str = "train", instead: str = "leave it out") -> Iterator[Problem]:
-    """References to outputs of other tasks, or to items of a loop, which belong to the use of a step."""
+    """Problems of references to outputs of other tasks or to items of a loop, which belong to the use of a step."""
     for found in _OF_A_USE.findall(text):
         given = f'{step}(arguments={{"{name.replace("_", "-")}": "{found}"}})'
         yield Problem(name, f"{found} is known only where the step is used", f"{instead} here and write {given}")
 
 
 def cache_key_problems(key: str | None) -> Iterator[Problem]:
-    """Characters that Argo 4.1 refuses in the key of a memoized step."""
+    """The problem of characters that Argo 4.1 rejects in the key of a memoized step."""
     wrong = sorted(set(_NOT_IN_A_KEY.findall(_PLACE.sub("", key or ""))))
     if wrong:
         hint = 'use letters, digits and -, and {{=sprig.replace(".", "-", inputs.parameters["rate"])}} for a value'
@@ -134,7 +134,7 @@ def cache_key_problems(key: str | None) -> Iterator[Problem]:
 
 
 def output_problems(given: Any) -> Iterator[Problem]:
-    """Metrics that cannot be output parameters, or that have the name of another output."""
+    """Problems of metrics that cannot be output parameters, or that have the name of another output."""
     where = "metric_outputs"
     if isinstance(given, str) or not isinstance(given, Collection):
         hint = f'write ["{given}"]' if isinstance(given, str) else 'write ["accuracy"]'
@@ -157,7 +157,7 @@ def output_problems(given: Any) -> Iterator[Problem]:
 # Merges
 
 _REFERENCE: Final = re.compile(r"\{\{.*?\}\}", re.DOTALL)
-_STAND_IN: Final = 9_100_000_000_000_000  # a number that a patch has no use for; numbers keep their quotes, or none
+_STAND_IN: Final = 9_100_000_000_000_000  # a number that no patch contains; it works with and without quotes
 PodPatch = str | Mapping[str, Any] | None
 """A patch of the pod: JSON, YAML, or data."""
 _EXAMPLE: Final = 'write {"priorityClassName": "high"}, as JSON or YAML'
@@ -174,7 +174,7 @@ def as_list(value: Any) -> list[Any]:
 
 
 def merged(own: Sequence[Any], given: Any) -> list[Any]:
-    """Both lists. A parameter or artifact of the author replaces one of the same name."""
+    """Both lists. A parameter or artifact of the author replaces that of the step with the same name."""
     theirs = [one for value in as_list(given) for one in as_parameters(value)]
     taken = {_key(one) for one in theirs}
     return [*(one for one in own if _key(one) not in taken), *theirs]
@@ -190,7 +190,7 @@ def _key(one: Any) -> tuple[bool, str | None]:
 
 
 def merged_patch(own: dict[str, Any], given: PodPatch) -> str:
-    """The patch of the pod. Values of the author replace those of the step; ``{{…}}`` stay as they are. InvalidJob."""
+    """The patch of the pod. Values of the author replace those of the step. ``{{…}}`` is kept. Raises InvalidJob."""
     theirs, references = _parsed(given)
     result = json.dumps({**own, **theirs})
     for number, one in references.items():
@@ -199,14 +199,14 @@ def merged_patch(own: dict[str, Any], given: PodPatch) -> str:
 
 
 def patched_value(given: PodPatch, field: str) -> Any:
-    """The author's value of a field, None for none; a reference as its text. InvalidJob."""
+    """The author's value of a field; None for none. A reference is returned as its text. Raises InvalidJob."""
     theirs, references = _parsed(given)
     value = theirs.get(field)
     return references.get(value, value) if isinstance(value, int) else value
 
 
 def _parsed(given: PodPatch) -> tuple[dict[str, Any], dict[int, str]]:
-    """The patch as data, and the references that its stand-in numbers replace."""
+    """The patch as data, and the references by the stand-in numbers that replace them."""
     if not given:
         return {}, {}
     if not isinstance(given, str | Mapping):

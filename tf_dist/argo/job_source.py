@@ -1,4 +1,4 @@
-"""Source of a step's job: a file, data, Python, or the workflow; and its inputs."""
+"""Sources of a step's job (a file, data, Python, or the workflow), and its inputs."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _TYPES: Final[Mapping[type, InputType]] = {
 class Input:
     """An input parameter of the step that sets one field of the job: ``Input("steps", int, minimum=1)``.
 
-    The launcher checks the value. It ends with exit code 2, and submits nothing, if the value does not fit. An empty
-    value does not change the job.
+    The launcher checks the value. If the value is invalid, the launcher submits nothing and ends with exit code 2. An
+    empty value does not change the job.
     """
 
     name: str
@@ -46,15 +46,15 @@ class Input:
     """``str``, ``int``, ``float`` or ``bool``."""
     _: KW_ONLY
     default: str | float | bool | None = None
-    """The default; None: each use of the step gives the value."""
+    """The default; None: each use of the step must give the value."""
     minimum: float | None = None
-    """The least number."""
+    """The smallest allowed number."""
     maximum: float | None = None
-    """The greatest number."""
+    """The largest allowed number."""
     pattern: str = ""
-    """A regular expression for the whole text."""
+    """A regular expression that the whole text must match."""
     enum: Sequence[str | float] = ()
-    """The only values; empty: any."""
+    """The allowed values; empty: any value."""
     text: str = ""
     """A text in which the value replaces ``{}``: ``--steps={}``."""
 
@@ -66,7 +66,7 @@ class Input:
 
     @property
     def usual(self) -> str:
-        """The default as text; "" for none, or if only the workflow knows it."""
+        """The default as text; "" for none, or if the workflow provides it."""
         if self.default is None or (isinstance(self.default, str) and "{{" in self.default):
             return ""
         return json.dumps(self.default) if isinstance(self.default, bool) else str(self.default)
@@ -101,7 +101,7 @@ class FilledIn:
     source: str
     """The reference to the value."""
     usual: str = ""
-    """The default of the value; "" if it is not known here."""
+    """The default of the value; "" for none, or if the workflow provides it."""
     parameter: Parameter | None = None
     """The input parameter that the step needs for it."""
 
@@ -119,7 +119,7 @@ _LAST_WORD: Final = re.compile(r"([-\w]+)\s*\}\}$")
 def filled_reference(path: str, value: Any, fits: Callable[[Any], bool]) -> FilledIn | None:
     """The value of an override that is a parameter, or a text with one ``{{…}}``; None for any other override.
 
-    Its type is the first whose sample ``fits`` the job. Inside other text it is text.
+    The type of the value is the first type whose sample ``fits`` the job. Inside other text, the value is a string.
     """
     value = reference_of(value)
     parameter = value if isinstance(value, Parameter) else None
@@ -142,19 +142,19 @@ JobSource = str | os.PathLike[str] | Mapping[str, Any] | TFJob | Parameter
 
 
 def is_document(job: JobSource) -> bool:
-    """Whether the document is known here. Else the workflow provides it."""
+    """Whether the document is known here. Otherwise, the workflow provides it."""
     return not (isinstance(job, Parameter) or is_lone_reference(job))
 
 
 def named_job(job: JobSource, step: str | None) -> JobSource:
-    """The job. A ``TFJob`` without a name gets that of its step."""
+    """The job. A ``TFJob`` without a name gets the name of its step."""
     return job.replace(name=job_name(step)) if isinstance(job, TFJob) and not job.name and step else job
 
 
 def job_documents(job: JobSource, overrides: Sequence[Override] = (), *, way: str) -> list[dict[str, Any]]:
-    """The job and its companion objects. InvalidJob with all problems; warnings are UserWarnings.
+    """The job and its companion objects. Raises InvalidJob with all problems. Warnings are UserWarnings.
 
-    ``{{…}}`` in a document is a problem, because its value would be parsed as YAML. ``way``: the hint for that.
+    ``{{…}}`` in a document is a problem, because its value would be parsed as YAML. ``way``: the hint for this problem.
     """
     text = _text(job)
     refuse_references("the job", text, way)
@@ -170,7 +170,7 @@ def fits(job: JobSource, override: Override) -> bool:
 
 
 def check_readable(job: JobSource) -> None:
-    """InvalidJob if the document cannot be read."""
+    """Raise InvalidJob if the document cannot be read."""
     if is_document(job):
         _text(job)
 
@@ -196,7 +196,7 @@ def code_folder_of(job: JobSource) -> str:
 
 
 def is_script(job: JobSource, path: FieldPath) -> bool:
-    """Whether a shell parses the value at this path of the document: the word after ``-c``."""
+    """Whether a shell parses the value at this path of the document, because it is the word after ``-c``."""
     field, index = path[-2:] if len(path) > 1 else ("", "")
     if not is_document(job) or field not in ("command", "args") or not isinstance(index, int):
         return False

@@ -13,7 +13,7 @@ HeraObject = Workflow | WorkflowTemplate | ClusterWorkflowTemplate | CronWorkflo
 
 
 def document_of(built: HeraObject) -> dict[str, Any]:
-    """The object that is submitted."""
+    """The object to submit."""
     if isinstance(built, m.WorkflowEventBinding):
         return dict(built.model_dump(mode="json", by_alias=True, exclude_none=True))
     return dict(built.to_dict())

@@ -1,4 +1,4 @@
-"""A job as a resource template of Argo, which a controller in the cluster runs."""
+"""A job as a resource template of Argo. A controller in the cluster runs the job."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tf_dist.core.pipeline.run_options import SWITCH
 from tf_dist.errors import InvalidJob, Problem
 
 # Label selectors over the fields of the object (Argo Workflows 4.1, workflow/executor/resource.go). The step fails as
-# soon as one requirement of the failure condition holds, so each condition lists all states of an end.
+# soon as one requirement of the failure condition holds, so a condition is a single requirement with all its states.
 _ENDS: Final = "status.tfDist.phase in (Failed,Terminated)"
 _ENDS_VOLCANO: Final = "status.state.phase in (Failed,Aborted,Terminated)"
 _SUCCESS: Final = "status.tfDist.phase == Completed"
@@ -73,19 +73,19 @@ def tf_job_resource(
     ``restarts``, ``disruptions``, ``preemptions``, ``fallback``, ``gpu-seconds``, ``lost-gpu-seconds`` and
     ``goodput``. Other arguments are those of a Hera resource template. InvalidJob lists all problems of the arguments.
 
-    Unlike ``TFJobStep``, the step shows no logs and no progress. The job does not stop with the workflow, but is
-    deleted with it. A retry creates another job. A suspended TFJob is waited for, and an aborted Volcano job has
-    failed. Only ``queue_name``, ``priority_class`` and ``job_image`` may be a ``Parameter`` or ``{{…}}``, because Argo
-    fills in other places as YAML.
+    Unlike ``TFJobStep``, the step shows no logs and no progress. The job does not stop when the workflow stops, but is
+    deleted with the workflow. A retry creates another job. The step waits for a suspended TFJob, and fails for an
+    aborted Volcano job. Only ``queue_name``, ``priority_class`` and ``job_image`` may be a ``Parameter`` or ``{{…}}``,
+    because Argo would fill in other fields as YAML.
 
     :param job: See ``TFJobStep``. Companion objects and ``code`` are refused.
     :param name: The name of the template.
-    :param admission_timeout: Seconds, or ``10m``, without admission after which ``fallback`` is tried. The step never
-        stops waiting for admission.
-    :param startup_timeout: A job that is admitted and does not run in this time fails, unless its document has
-        ``tf-dist.dev/startup-timeout``. None: no limit.
+    :param admission_timeout: Seconds, or ``10m``, without admission after which ``fallback`` is tried. The step itself
+        waits for admission without a limit.
+    :param startup_timeout: The job fails if it does not run within this time after its admission. The annotation
+        ``tf-dist.dev/startup-timeout`` of its document has precedence. None: no limit.
     :param wait: Wait for the end of the job.
-    :param fail_with_job: The step fails if the job does. Argo passes on no outputs of a resource step that failed.
+    :param fail_with_job: The step fails if the job fails. Argo does not pass on the outputs of a failed resource step.
         False: the step succeeds, and the next step can branch on ``outcome``.
     """
     texts = {"queue_name": queue_name, "priority_class": priority_class, "job_image": job_image}
@@ -133,7 +133,7 @@ def tf_job_resource(
         metadata["annotations"] = {**(metadata.get("annotations") or {}), **policies}
     labels = {**(metadata.get("labels") or {}), contract.WORKFLOW_UID: "{{workflow.uid}}"}
     manifest["metadata"] = {"generateName": base, **metadata, "labels": labels}
-    # Without the label of its pods: Argo fills it in, and an API server would refuse it as it stands here.
+    # Check without the labels of the pods: Argo fills in their value, and the reference itself is not a valid label.
     checked = apply_step_overrides(document, replace(tailoring, labels={}))
     parse({**checked, "metadata": manifest["metadata"]}, strict=False)
     paths = {"job": "{.metadata.name}", **(_OUTCOME if wait else {})}
@@ -162,7 +162,7 @@ def _check(texts: Mapping[str, Any], values: Mapping[str, object]) -> None:
         elif not _NAMED.fullmatch(text):
             problems.append(Problem(what, f"{text} contains more than a name", "write {{inputs.parameters.NAME}}"))
     for name, value in values.items():
-        row = ROWS.get(name)  # Argo fills in nothing there
+        row = ROWS.get(name)  # Argo does not fill in these values
         problems += row.problems(value, lambda _: False) if row else SWITCH.problems(name, value, lambda _: False)
     if problems:
         raise InvalidJob(problems)
@@ -174,7 +174,7 @@ _NAMED: Final = re.compile(r"\{\{((?:inputs|workflow)(?:\.[A-Za-z]\w*)*?)\.([-\w
 class _FilledIn:
     """Texts of the manifest that the workflow fills in as JSON, so that they remain texts.
 
-    ``parameters``: the input parameters of the step for them.
+    ``parameters``: the input parameters that the step needs for these texts.
     """
 
     def __init__(self) -> None:
@@ -193,7 +193,7 @@ class _FilledIn:
         return name
 
     def into(self, manifest: str) -> str:
-        """The manifest with the references."""
+        """The manifest, with the placeholders replaced by the references."""
         for name, expression in self._expressions.items():
             place = re.compile(rf"(?m)(?<=: ){name}$|(?<=- ){name}$")
             manifest = expression.join(place.split(manifest))

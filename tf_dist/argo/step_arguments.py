@@ -72,10 +72,10 @@ APART: Final = ("job", "overrides", "code")
 _OPEN: Final = ("fallback", "on_eviction", "on_preemption", "driver")
 """Options that become input parameters if the workflow provides the job."""
 _OF_THE_WORKFLOW: Final = {"overrides": "overrides", "inputs": "inputs", "parameters": "input-values"}
-"""More options of the launcher in that case, and their input parameters."""
+"""Additional options of the launcher in this case, and their input parameters."""
 LAUNCHER: Final = ["tf-dist", "argo-launch"]
 _LONGEST_GRACE: Final = 10**9
-_ENDLESS: Final = 1_000_000  # without a limit there is always another try
+_ENDLESS: Final = 1_000_000  # retries of a strategy without a limit
 _LARGEST_WORKFLOW: Final = 1 << 20  # bytes of an object that the API server stores
 _POLICIES: Final = {
     names.FALLBACK: "fallback",
@@ -85,7 +85,7 @@ _POLICIES: Final = {
 }
 
 
-# Arguments that are objects of Hera's: their types, what they are called, and an example.
+# Arguments that are Hera objects: their types, their description, and an example.
 _OBJECTS: Final[Mapping[str, tuple[tuple[type, ...], str, str]]] = {
     "retry_strategy": ((RetryStrategy, m.RetryStrategy), "a RetryStrategy", "RetryStrategy(limit=3)"),
     "resources": ((Resources, m.ResourceRequirements), "a Resources", 'Resources(cpu_request="100m")'),
@@ -97,14 +97,14 @@ _TOKENS: Final = tuple(f"{folder}/secrets/kubernetes.io/serviceaccount" for fold
 
 
 def check_arguments(step: TFJobStep) -> None:
-    """InvalidJob with all problems of the arguments, except those of the job itself."""
+    """Raise InvalidJob with all problems of the arguments, except those of the job itself."""
     problems = [*_type_problems(step), *_value_problems(step), *_grace_problems(step)]
     unread = [*_problems_of(lambda: check_readable(step.job)), *_shape_problems(step.overrides)]
     if not unread:
         found = [*_override_problems(step)]
         wrong = {one.path for one in problems}
         problems += [*found, *(() if found or "inputs" in wrong else _name_problems(step))]
-        # A time that is none is also no time for the fallbacks.
+        # The policies report an invalid time again.
         problems += [one for one in _problems_of(lambda: _known_policies(step)) if one.path not in wrong]
     if problems or unread:
         raise InvalidJob([*problems, *unread])
@@ -161,7 +161,7 @@ def _value_problems(step: TFJobStep) -> Iterator[Problem]:
 
 
 def _code_archive(step: TFJobStep) -> str:
-    """The packed folder that is sent with the job; "" for none. InvalidJob."""
+    """The packed folder that is sent with the job; "" for none. Raises InvalidJob."""
     problems = [*ROWS["code"].problems(step.code)]
     if isinstance(step.code, str) and is_reference(step.code):
         problems = [Problem("code", "the folder is packed where the workflow is written", "write its path")]
@@ -201,8 +201,8 @@ def _shape_problems(overrides: Any) -> Iterator[Problem]:
 
 
 def _name_problems(step: TFJobStep) -> Iterator[Problem]:
-    """Input parameters with one name and two meanings."""
-    # The input parameters that the step makes, unless the author gives them.
+    """Problems of input parameters that have the same name but different declarations."""
+    # The input parameters that the step creates, unless the author gives them.
     open_ = not is_document(step.job)
     made = {name for name, row in ROWS.items() if row.parameter or (open_ and name in _OPEN)}
     own = {_dashed(name) for name in made if not is_given_later(getattr(step, name))}
@@ -226,7 +226,7 @@ def _name_problems(step: TFJobStep) -> Iterator[Problem]:
 
 
 def _declaration(given: Any) -> tuple[str | None, ...]:
-    """The facts in which two declarations of an input parameter must agree, the default first."""
+    """The values in which two declarations of an input parameter must agree. The first value is the default."""
     default = given.default if getattr(given, "value", None) is None else given.value
     rest = (given.type, given.minimum, given.maximum, given.pattern) if isinstance(given, Input) else ()
     enum = getattr(given, "enum", None)
@@ -244,7 +244,7 @@ def _given_parameters(step: TFJobStep) -> Iterator[tuple[str, Parameter | Input]
 
 
 def _mounts(step: TFJobStep) -> Iterator[tuple[str, bool]]:
-    """The mounted folders, and whether they hold secrets or settings."""
+    """The mounted folders, and whether they contain secrets or settings."""
     given = as_list(step.volumes)
     private = {one.name for one in given if isinstance(one, _PRIVATE_VOLUMES) or _is_private(one)}
     for one in [*given, *as_list(step.volume_mounts)]:
@@ -257,7 +257,7 @@ def _is_private(volume: Any) -> bool:
 
 
 def _data_mounts(step: TFJobStep) -> list[str]:
-    """The folders in which a checkpoint may be. Folders with secrets are not published."""
+    """The folders that may contain a checkpoint. Folders with secrets are not published."""
     return [*dict.fromkeys(folder for folder, private in _mounts(step) if not private)]
 
 
@@ -315,12 +315,12 @@ def _fill_ins(step: TFJobStep) -> list[FilledIn]:
 
 
 def _fixed(step: TFJobStep) -> dict[str, Any]:
-    """The overrides that are values."""
+    """The overrides with fixed values."""
     return {path: value for path, value in step.overrides.items() if _filled(step, path, value) is None}
 
 
 def _known_policies(step: TFJobStep) -> dict[str, str]:
-    """The annotations of the policies, if they are known here; InvalidJob."""
+    """The annotations of the policies that are known here. Raises InvalidJob."""
     found = policy_annotations(
         fallback=reference_text(step.fallback),
         on_eviction=reference_text(step.on_eviction),
@@ -331,7 +331,7 @@ def _known_policies(step: TFJobStep) -> dict[str, str]:
     )
     known = {key: value for key, value in found.items() if not is_lone_reference(value)}
     if is_lone_reference(found.get(names.FALLBACK)):
-        known.pop(names.ADMISSION_TIMEOUT, None)  # it is the job's only together with them
+        known.pop(names.ADMISSION_TIMEOUT, None)  # an annotation only together with fallbacks
     way = "write the value itself, or the whole argument as one parameter: it becomes a part of the job"
     problems = [one for key, value in known.items() for one in reference_problems(_POLICIES[key], value, way)]
     if problems:
@@ -348,9 +348,9 @@ def _job_documents(step: TFJobStep, fixed: Mapping[str, Any], filled: Sequence[F
 
 
 def launcher_arguments(step: TFJobStep, name: str | None, given: Sequence[Any]) -> tuple[list[Any], list[Parameter]]:
-    """The arguments of the launcher, with those of the author, and the input parameters. InvalidJob.
+    """The arguments of the launcher, with those of the author, and the input parameters. Raises InvalidJob.
 
-    The document is a fixed text. Each value that the workflow fills in is an argument of its own.
+    The document is a fixed text. Each value that the workflow fills in is a separate argument.
     """
     document: dict[str, Any] = {}
     values: dict[str, str] = {}
@@ -391,7 +391,7 @@ def launcher_arguments(step: TFJobStep, name: str | None, given: Sequence[Any]) 
 
 
 def _sized(document: Mapping[str, Any], name: str | None, rest: Sequence[Any]) -> str:
-    """The document as readable text, compressed if it is too large for the kernel; InvalidJob above Argo's limit.
+    """The document as text, compressed if it is too large for the kernel. Raises InvalidJob above Argo's limit.
 
     Argo passes the arguments of a step as one argument or variable, and stores all steps of a workflow in one object.
     """
@@ -425,7 +425,7 @@ def grace_seconds(step: TFJobStep) -> int | str:
 
 
 def _text(given: Any) -> Any:
-    """A list of fallbacks as JSON; texts and parameters as they are."""
+    """A list of fallbacks as JSON. Texts and parameters are not changed."""
     several = isinstance(given, Iterable) and not isinstance(given, str)
     return json.dumps(given) if several else given
 

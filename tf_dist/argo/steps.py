@@ -36,7 +36,7 @@ IMAGE: Final = f"tf-dist:{__version__}"
 
 # Argo reports -1 for pods that ended without an exit code, for example evicted pods.
 _RETRY: Final = "lastRetry.status == 'Error' || asInt(lastRetry.exitCode) in [-1, 75, 137, 143]"
-_NO_IMAGE: Final = type(global_config)().image  # Hera's own, for scripts
+_NO_IMAGE: Final = type(global_config)().image  # Hera's default image, for scripts
 _VOLUME: Final = "tf-dist-out"
 _PROGRESS: Final = "workflows.argoproj.io/progress"
 
@@ -45,7 +45,7 @@ def default_retries() -> RetryStrategy:
     """Three retries after evictions, admission timeouts, and losses of the launcher's pod. Failed jobs are not retried.
 
     Each retry continues the job of the previous try. With an expression, Argo also retries errors (policy Always).
-    There is no ``max_duration``, because Argo counts it from the start of the first try: after long trainings nothing
+    ``max_duration`` is not set, because Argo counts it from the start of the first try: after a long training, nothing
     would be retried.
     """
     backoff = m.Backoff(duration="30s", factor=m.IntOrString(2))
@@ -57,7 +57,7 @@ def _small() -> Resources:
 
 
 def _default_image() -> str:
-    """``global_config.image`` if it is set, as for every container of Hera; else tf-dist's image, with a warning."""
+    """``global_config.image`` if set, as for every container of Hera. Otherwise tf-dist's image, with a warning."""
     if global_config.image != _NO_IMAGE:
         return global_config.image
     warnings.warn(
@@ -73,12 +73,12 @@ class TFJobStep(Container):
     """Runs one distributed TensorFlow job, shows its logs, and waits for its end. A Hera container.
 
     All arguments of a Hera container work. ``image`` is the image of the launcher, by default ``global_config.image``.
-    An argument of type ``Value`` is an input parameter of the step, named like the argument, with ``-``: a value is its
-    default, which each use of the step may replace. It may also be a ``Parameter``, or a text with ``{{…}}``. The other
-    arguments are fixed in the step, but a text may be a ``Parameter`` or ``{{…}}``. If the workflow provides ``job``,
-    the step has more input parameters: ``overrides`` (JSON), ``inputs`` (declarations, see ``tf-dist argo-launch
-    --help``), ``input-values`` (``{{workflow.parameters.json}}``), ``fallback``, ``on-eviction``, ``on-preemption`` and
-    ``driver``.
+    An argument of type ``Value`` becomes an input parameter of the step with the argument's name, written with ``-``. A
+    value is the default of the parameter, which each use of the step may replace. The argument may also be a
+    ``Parameter``, or a text with ``{{…}}``. The other arguments are fixed in the step, but a text may be a
+    ``Parameter`` or ``{{…}}``. If the workflow provides ``job``, the step has more input parameters: ``overrides``
+    (JSON), ``inputs`` (declarations, see ``tf-dist argo-launch --help``), ``input-values``
+    (``{{workflow.parameters.json}}``), ``fallback``, ``on-eviction``, ``on-preemption`` and ``driver``.
 
     Give steps with different arguments different names, because Argo finds templates by name. InvalidJob lists all
     problems of the arguments.
@@ -91,8 +91,8 @@ class TFJobStep(Container):
     :param overrides: Values of any fields, by path: ``{"spec.runPolicy.backoffLimit": 3}``. The workflow fills in an
         ``Input``, a ``Parameter``, or a text with one ``{{…}}``:
         ``{"spec.…args[1]": Input("steps", int, text="--steps={}")}``.
-    :param metric_outputs: Metrics that become output parameters. ``{"best": "accuracy"}`` gives one another name.
-    :param metrics_artifact: Write all metrics as an artifact, too. Needs an artifact repository.
+    :param metric_outputs: Metrics that become output parameters. ``{"best": "accuracy"}`` gives a metric another name.
+    :param metrics_artifact: Also write all metrics as an artifact. Needs an artifact repository.
     :param checkpoint_artifact: Write the files of the last checkpoint as an artifact. The step must mount the volume of
         the checkpoints, with ``volumes`` or ``volume_mounts``.
     :param grace_seconds: Seconds for the launcher to stop.
@@ -138,7 +138,7 @@ class TFJobStep(Container):
         self.args, inputs = launcher_arguments(self, self.name, as_list(self.args))
         patch = {contract.GRACE: grace_seconds(self)}
         self.image = self.image or _default_image()
-        self.command = [*LAUNCHER]  # explicit, or Argo's controller asks the registry
+        self.command = [*LAUNCHER]  # explicit, because Argo's controller would query the registry
         self.inputs = merged(inputs, self.inputs)
         self.outputs = merged([*self._outputs()], self.outputs)
         self.volumes = [EmptyDirVolume(name=_VOLUME, mount_path=contract.OUT), *as_list(self.volumes)]
@@ -150,7 +150,7 @@ class TFJobStep(Container):
         return self.total_steps if isinstance(self.total_steps, int) and self.total_steps > 0 else 100
 
     def _outputs(self) -> Iterator[Parameter | Artifact]:
-        """Files on a volume of the pod, with defaults, because Argo reads them after a failure, too."""
+        """Files on a volume of the pod. They have defaults, because Argo reads them even after a failure."""
         for name, default in contract.OUTPUTS.items():
             yield _output(name, name, default)
         named = self.metric_outputs
@@ -180,7 +180,7 @@ def wait_admitted_step(
     image: str = "",
     **container: Any,
 ) -> Container:
-    """A step that waits until the gang of a job, submitted elsewhere, is admitted.
+    """A step that waits until the gang of a job that was submitted elsewhere is admitted.
 
     Its exit code is 75 after ``timeout``, and 1 if the job can never be admitted. Other arguments are those of a Hera
     container.
@@ -211,8 +211,9 @@ def wait_admitted_step(
 def cleanup_step(*, name: str = "cleanup", all_jobs: bool = False, image: str = "", **container: Any) -> Container:
     """An exit handler that deletes the jobs of its workflow that still run. It finds them by the workflow's uid.
 
-    Add it to the ``templates`` of the workflow, too, because an exit handler is only a name. After ``argo terminate``
-    Argo runs no exit handler; the launchers stop their jobs. Other arguments are those of a Hera container.
+    Also add the step to the ``templates`` of the workflow, because an exit handler is only a name. After ``argo
+    terminate``, Argo runs no exit handler, but the launchers stop their jobs. Other arguments are those of a Hera
+    container.
 
     :param name: The name of the template.
     :param all_jobs: Also delete jobs that have ended.

@@ -1,4 +1,4 @@
-"""The Typer application: the commands and the settings that they share."""
+"""The Typer application: the commands and their shared settings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tf_dist.cli.command_table import ABOUT, EXAMPLES, EXIT_CODES, OPTIONS, name
 
 
 def command_line(arguments: Sequence[str] = ()) -> typer.Typer:
-    """The program with the command that ``arguments`` name, or with all commands; other modules stay unloaded."""
+    """The program with the command that ``arguments`` name, or with all commands. Imports only their modules."""
     app = typer.Typer(
         no_args_is_help=True,
         pretty_exceptions_enable=False,
@@ -44,7 +44,7 @@ def command_line(arguments: Sequence[str] = ()) -> typer.Typer:
 
 
 def _examples(name: str) -> str | None:
-    """The last lines of the help of a command or of a group of commands."""
+    """The examples at the end of the help of a command or of a group of commands."""
     found = [line for one, lines in EXAMPLES.items() if f"{one} ".startswith(f"{name} ") for line in lines]
     return "\n".join(["\b", "Examples:", *(f"  {line}" for line in found)]) if found else None
 

@@ -1,6 +1,6 @@
-"""The commands: their names in the order of the help, where their code is, and the help of the program itself.
+"""The commands: their names in the order of the help, the modules of their code, and the help of the program itself.
 
-Nothing is imported here, so that ``tf-dist --help`` and the start of a command do not wait for the other commands.
+No commands are imported here, so that ``tf-dist --help`` and the start of a command do not wait for other commands.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Command(NamedTuple):
     code: str
     """The module in ``tf_dist.cli.commands``, and the function or Typer app in it."""
     panel: str
-    """The heading under which the help shows it."""
+    """The heading under which the help lists it."""
     summary: str
 
 
@@ -97,17 +97,17 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "workflows export": ("tf-dist workflows export manifests",),
     "argo-clean": ("tf-dist argo-clean --workflow-uid UID",),
 }
-"""Command lines that the help of a command ends with."""
+"""Examples at the end of the help of a command."""
 
 
 def named(arguments: Sequence[str]) -> Sequence[Command]:
-    """The command that a command line names; all of them if it names none that exists."""
+    """The command that a command line names; all commands if it names no existing command."""
     name = next((one for one in arguments if not one.startswith("-")), "")
     return [command for command in COMMANDS if command.name == name] or COMMANDS
 
 
 def asks_for_help(arguments: Sequence[str]) -> bool:
-    """Whether a command line asks for the help of the program itself, or for nothing."""
+    """Whether a command line requests the help of the program itself, or names no command."""
     before = list(takewhile(lambda one: one.startswith("-"), arguments))
     return bool({"-h", "--help"} & set(before)) or set(arguments) <= {"--plain", "--debug"}
 

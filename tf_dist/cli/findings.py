@@ -22,7 +22,7 @@ _STYLES: Final = {"error": "red bold", "warning": "yellow bold", "info": "cyan"}
 
 
 def show_findings(found: Iterable[Diagnosis], write: Callable[[str], None] = output.line) -> None:
-    """Each finding with its evidence and its resolution."""
+    """Write each finding with its evidence and its resolution."""
     for one in found:
         write(f"{output.styled(one.level.value, _STYLES[one.level.value])}: {one.summary}")
         for text in one.detail.splitlines():
@@ -41,7 +41,7 @@ def show_leaders(client: Client, jobs: Sequence[StoredJob], *, wanted: bool) -> 
 
 
 def require_valid_files(bundle: JobFiles) -> JobFiles:
-    """The bundle, after its warnings are printed. Raises InvalidFiles if the bundle is invalid."""
+    """Print the warnings of a bundle, and return the bundle. Raises InvalidFiles if it is invalid."""
     for found in require_valid(bundle).problems:
         output.warning(problem_text(found), found.problem.hint)
     return bundle

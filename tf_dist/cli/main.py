@@ -18,7 +18,7 @@ _REPORT = "this is a defect of tf-dist; please report it with the output of the 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line, and exit with its exit code."""
-    gc.set_threshold(100_000, 20, 100)  # Imported modules stay in memory. Collecting them takes a tenth of the start.
+    gc.set_threshold(100_000, 20, 100)  # Imported modules stay in memory. Collecting them would take 10% of the start.
     sys.exit(run(list(sys.argv[1:] if arguments is None else arguments)))
 
 
@@ -41,7 +41,7 @@ def run(arguments: list[str]) -> int:
 
 def _call(arguments: list[str]) -> int:
     if arguments[:1] == ["argo-launch"]:
-        # It reads its command line itself, and a step's first line should not wait for all other commands.
+        # argo-launch parses its own command line, and the first line of a step must not wait for other imports.
         from tf_dist.argo.launcher.main import main as launch
 
         return launch(arguments[1:])
@@ -81,7 +81,7 @@ def _defect(error: Exception, arguments: Sequence[str]) -> int:
 
 
 def _usage(error: Any, arguments: Sequence[str]) -> int:
-    """Typer's own complaint: an unknown command or option, a value that is none. With nothing to say it shows help."""
+    """Report a usage error of Typer, such as an unknown option or an invalid value, unless Typer has shown the help."""
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "tf-dist"
     if message := _usage_text(error):
@@ -91,7 +91,7 @@ def _usage(error: Any, arguments: Sequence[str]) -> int:
 
 
 def _script_hint(error: Any, path: str, arguments: Sequence[str]) -> str:
-    """A hint for an option of a script that was passed to the command instead."""
+    """A hint for an option of a script that was given before ``--``."""
     name = getattr(error, "option_name", "")
     script = next((word for word in arguments if word.endswith(".py")), "")
     if not name or not script or error.ctx is None or all(one.name != "gpus" for one in error.ctx.command.params):
@@ -122,7 +122,7 @@ def _kubectl_hint(error: Any, path: str) -> str:
 
 
 def _trace(error: BaseException) -> None:
-    """Print the traceback if the user asked for it."""
+    """Print the traceback if TF_DIST_DEBUG is set."""
     if os.environ.get("TF_DIST_DEBUG", "") not in ("", "0"):
         import traceback
 

@@ -110,7 +110,7 @@ def _fallback_hint(text: str) -> str:
 
 
 def parse_network_mode(text: str) -> NetworkMode:
-    """One of the ways to separate pods."""
+    """Parse how pods are separated. Raises InvalidJob."""
     from tf_dist.cluster.kubelet.node.node_settings import NetworkMode
 
     try:
@@ -121,7 +121,7 @@ def parse_network_mode(text: str) -> NetworkMode:
 
 
 class DataFormat(StrEnum):
-    """How data is printed."""
+    """The format of printed data."""
 
     JSON = "json"
     YAML = "yaml"
@@ -129,7 +129,7 @@ class DataFormat(StrEnum):
 
 
 class ListFormat(StrEnum):
-    """How a list of jobs is printed."""
+    """The format of a printed list."""
 
     JSON = "json"
     YAML = "yaml"
@@ -158,7 +158,7 @@ TextOutput = Annotated[TextFormat, typer.Option("--output", "-o", help="text, js
 
 
 class Level(StrEnum):
-    """From which level on log lines are written."""
+    """The lowest level of log lines that are written."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -177,7 +177,7 @@ def _make_plain(asked: bool) -> bool:
 
 
 def check_namespaces(option: typer.CallbackParam, given: Any) -> Any:
-    """A callback of options that take a namespace ("": the usual one), or several; InvalidJob for what is none."""
+    """A callback for options with one or several namespaces ("": the default namespace). Raises InvalidJob."""
     names: list[str] = [] if not given else [given] if isinstance(given, str) else given
     wrong = [one for one in names if not is_dns_label(one)]
     if problems := [Problem(option.opts[0], f"{one!r} is not a namespace", NAME_HINT) for one in wrong]:
@@ -248,7 +248,7 @@ SetString = Annotated[
 
 
 def run_option(row: str, metavar: str | None = None, *, name: str = "", short: str = "", **more: Any) -> Any:
-    """The option of a run that is on every face: its row says what it means."""
+    """An option from the table of run options. The help text is that of its row."""
     names = [name or f"--{row.replace('_', '-')}", *([short] if short else [])]
     about = options_of(RunOptions)[row].about(Face.COMMAND).replace("``", "")
     return typer.Option(*names, metavar=metavar, help=about, **more)

@@ -1,7 +1,7 @@
 """Output: the only module that writes to standard output and standard error.
 
-What was asked for goes to standard output, what is said about it to standard error. On a terminal tables and colours
-are rich's; anywhere else, with NO_COLOR, or with --plain, they are plain text that scripts can cut.
+Results go to standard output, and messages about them to standard error. On a terminal, the output has colours.
+Elsewhere, with NO_COLOR, or with --plain, it is plain text that scripts can cut.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _state = {"plain": False}
 
 
 def configure(*, plain: bool) -> None:
-    """Settings of the whole run; a broken encoding must never break a command.
+    """Configure the output of the whole run. Characters that a stream cannot encode are escaped, and do not fail.
 
-    Python has None for a stream that was closed when it started (``>&-``). To lose what was asked for is an error;
-    where nothing can be said about it, the exit code says it.
+    If a stream is closed at the start (``>&-``), Python sets it to None. Losing the result of a command is an error. If
+    standard error is also closed, only the exit code reports it.
     """
     _state["plain"] = _state["plain"] or plain
     if not isinstance(sys.stdout, _StandardOutput):
@@ -41,7 +41,7 @@ def _devnull(mode: str) -> TextIO:
 
 
 def rich_wanted(stream: Any = None) -> bool:
-    """Whether the output is an interactive terminal."""
+    """Whether the stream is a terminal that shows colours, and plain text is not requested."""
     if _state["plain"] or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return False
     return bool((stream or sys.stdout).isatty())
@@ -63,7 +63,7 @@ class OutputClosed(Exception):
 
 
 class _StandardOutput:
-    """Standard output, each failure of which is ``OutputClosed``: also where help or a library writes to it."""
+    """Standard output that raises ``OutputClosed`` for each failure, including writes of help texts and libraries."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -97,7 +97,7 @@ def line(text: str = "") -> None:
 
 
 def flush() -> None:
-    """Flush the output for readers of a pipe. Raises OutputClosed."""
+    """Flush the result, for readers of a pipe. Raises OutputClosed."""
     sys.stdout.flush()
 
 
@@ -120,7 +120,7 @@ _ANSI = {
 
 
 def styled(text: str, style: str, stream: Any = None) -> str:
-    """The text in a colour, where colours are wanted."""
+    """The text in a colour, if colours are wanted."""
     codes = ";".join(_ANSI[word] for word in style.split() if word in _ANSI)
     return f"\x1b[{codes}m{text}\x1b[0m" if codes and rich_wanted(stream) else text
 
@@ -163,7 +163,7 @@ def _cell(text: str, width: int, style: str) -> str:
 
 
 def data(form: str, objects: Any) -> None:
-    """JSON or YAML for programs; several YAML documents for a list."""
+    """Write JSON or YAML for programs. A list becomes several YAML documents."""
     import json
 
     text = json.dumps(objects, indent=2, default=str)
@@ -176,7 +176,7 @@ def data(form: str, objects: Any) -> None:
 
 
 def write_files(files: Mapping[str, str], folder: Path, hint: str) -> None:
-    """Write files into a folder, and say which; TFDistError with the hint where that cannot be."""
+    """Write files into a folder, and print their paths. Raises TFDistError with the hint on failure."""
     from tf_dist.errors import TFDistError
 
     for name, text in files.items():
@@ -190,7 +190,7 @@ def write_files(files: Mapping[str, str], folder: Path, hint: str) -> None:
 
 
 def watched() -> bool:
-    """Whether a person at a terminal sees what is noted."""
+    """Whether standard error is a terminal."""
     return sys.stderr.isatty()
 
 

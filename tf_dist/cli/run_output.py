@@ -1,4 +1,4 @@
-"""Output of ``tf-dist run``: live table or plain lines while it runs, and its summary."""
+"""Output of ``tf-dist run``: a live table or plain lines while the job runs, and the summary."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class LiveView:
         self._live.start()
 
     def show(self, snapshot: JobSnapshot, lines: list[LogLines]) -> None:
-        """Print lines above the table, and draw the table again if it is time."""
+        """Print lines above the table, and redraw the table if it is due."""
         if lines:
             self._console.print(self._text(lines))
         now = time.monotonic()
@@ -123,7 +123,7 @@ def _metric(progress: Progress, name: str) -> str:
 
 
 def _metrics(snapshot: JobSnapshot) -> tuple[str, ...]:
-    """Epoch, step, loss and accuracy, and one more if the job reports others only."""
+    """The metrics to show: epoch, step, loss and accuracy. If the job reports only others, also one of these."""
     spoken = {name for progress in snapshot.progress.values() for name in progress.metrics}
     known = tuple(name for name in _SPOKEN if name in spoken or name in ("step", "loss"))
     return known if spoken & set(_SPOKEN) or not spoken else (*known, min(spoken))

@@ -1,4 +1,4 @@
-"""A script where a job file may be: the options that make a job of it, which change the job of a file, too."""
+"""Scripts instead of job files: the options that make a job from a script. They also change the job of a file."""
 
 from __future__ import annotations
 
@@ -88,9 +88,9 @@ class JobArguments:
     gpus: int = 0
     image: str = ""
     env: Sequence[str] = ()
-    """Each entry is ``NAME=VALUE`` or ``NAME``."""
+    """Variables, each as ``NAME=VALUE`` or ``NAME``."""
     env_files: Sequence[str] = ()
-    """Files with one such entry per line."""
+    """Files with a variable on each line."""
     code: str = ""
     packages: Sequence[str] = ()
     """Python packages that replicas need, as requirements of pip."""
@@ -134,7 +134,7 @@ class JobArguments:
         return replace(found, jobs=tuple(jobs))
 
     def of_script(self, script: str, folder: str, env_vars: Mapping[str, str] = MappingProxyType({})) -> TFJob:
-        """The job of a script in ``folder``. Raises InvalidJob, whose problems name options."""
+        """The job of a script in ``folder``. Raises InvalidJob with problems that name options."""
         from tf_dist.client.tfjob import TFJob
 
         if self.workers == 0 and not self.chief:
@@ -161,7 +161,7 @@ class JobArguments:
             raise InvalidJob(_in_options(error.problems)) from None
 
     def _changed(self, content: Any, files: Sequence[str]) -> Any:
-        """The job of a file, changed. What only a script can be told is refused."""
+        """The job of a file with the options applied. Raises InvalidJob for options that only scripts accept."""
         only = {"--chief": self.chief, "--evaluator": self.evaluator, "--gpus": self.gpus, "-- ARGS": self.program}
         hint = "write it into the file, or change it: --set PATH=VALUE, --set-json PATH=JSON"
         problems = [
@@ -315,7 +315,7 @@ _OPTIONS: Final = {
 
 
 def _in_options(problems: Iterable[Problem]) -> Iterator[Problem]:
-    """The same problems with the arguments of ``TFJob`` replaced by options of the command line."""
+    """The same problems, with the arguments of ``TFJob`` replaced by options of the command line."""
     for one in problems:
         name = one.path.partition("[")[0]
         yield replace(one, path=_OPTIONS.get(name, f"--{name.replace('_', '-')}"))

@@ -1,4 +1,4 @@
-"""Source of a function that runs in another process. Names from outside the function are refused."""
+"""Source of a function that runs in another process. A function that uses names from outside is refused."""
 
 from __future__ import annotations
 import __future__
@@ -15,7 +15,7 @@ from typing import Any, Final
 from tf_dist.errors import InvalidJob, Problem
 
 _GIVEN: Final = frozenset(dir(builtins)) | {"json", "__name__", "__doc__", "__builtins__"}
-"""Names that every script has."""
+"""Names that are defined in every script."""
 _OF_CLASSES: Final = frozenset({"__module__", "__qualname__", "__class__", "__annotations__"})
 
 
@@ -24,13 +24,13 @@ class FunctionSource:
     """The source of a function."""
 
     text: str
-    """The function as it is written, without decorators."""
+    """The function as written, without decorators."""
     lazy: bool
-    """Whether its annotations must not be evaluated in its own module."""
+    """Whether annotations must not be evaluated when the script runs."""
 
 
 def function_source(function: Callable[..., Any]) -> FunctionSource:
-    """The source of a function; InvalidJob, with all that is missing, if it cannot run alone."""
+    """The source of a function. Raises InvalidJob, with all missing names, if the function cannot run on its own."""
     name = getattr(function, "__name__", "function")
     if problem := _kind_problem(function, name):
         raise InvalidJob([problem])
@@ -48,7 +48,7 @@ def function_source(function: Callable[..., Any]) -> FunctionSource:
     lazy = bool(function.__code__.co_flags & __future__.annotations.compiler_flag)
     quiet = "from __future__ import annotations\n"
     if not lazy and {*_outside(text)} != {*_outside(quiet + text)}:
-        lazy = True  # its annotations name what only the DAG has, and are not needed to run it
+        lazy = True  # the annotations use names that only the DAG has, and are not needed to run the function
     missing = sorted({*_outside(quiet + text if lazy else text)})
     if missing:
         raise InvalidJob(Problem(name, *_advice(function, one)) for one in missing)
@@ -70,7 +70,7 @@ def _kind_problem(function: Callable[..., Any], name: str) -> Problem | None:
 
 
 def _outside(text: str) -> Iterator[str]:
-    """The names that a module uses and does not define."""
+    """The names that a module uses but does not define."""
     tables = [symtable.symtable(text, "function", "exec")]
     bound, wanted = set(_GIVEN), set()
     while tables:

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from jinja2 import Environment
 
-_LARGEST: Final = 100_000  # bytes: Linux takes no longer argument of a program than 128 KiB
+_LARGEST: Final = 100_000  # bytes: Linux limits each argument of a program to 128 KiB
 _BOTH: Final = {"image", "workers", "ps", "env_vars", "resources", "priority_class"}
-# What else the operator takes too is the operator's.
+# Other arguments that both accept belong to the operator.
 _JOB_FIELDS: Final = (
     inspect.signature(TFJob).parameters.keys() - inspect.signature(TFJobOperator).parameters.keys()
 ) | _BOTH
@@ -32,8 +32,8 @@ _REFUSED: Final = {
     "job": "give image, workers and the like here, or run the job with TFJobOperator",
 }
 
-# Every replica prints a dict as metrics; the leader's value is the task's. What fits is in the termination message,
-# which is kept with the pod, too; Kubernetes takes 4096 bytes of it.
+# Every replica prints a returned dict as metrics. The value of the leader is the value of the task. If the value fits
+# into 4096 bytes, the limit of Kubernetes, it is also in the termination message, which is stored in the pod.
 _SCRIPT: Final = """\
 {lazy}import json
 
@@ -103,20 +103,21 @@ config = json.loads(os.environ["TF_CONFIG"])
 task = config["task"]
 tf.distribute.Server(config["cluster"], job_name=task["type"], task_index=task["index"], protocol="grpc").join()
 """
-"""What a parameter server runs."""
+"""The program of parameter servers."""
 
 
 class TFJobDecoratedOperator(DecoratedOperator, TFJobOperator):
     """Runs a Python function in every replica except parameter servers. ``TF_CONFIG`` tells the replicas apart.
 
-    tf-dist sends the source of the function. The function must import what it uses: names from outside are refused
-    when Airflow parses the DAG. Its arguments are JSON. Its return value becomes JSON: arrays and sets become lists,
-    and other types become text. The value of the leader (the chief, or worker 0) is the XCom of the task, with the
-    ``multiple_outputs`` of TaskFlow. The result of the job is the XCom ``result``. Each replica prints a returned dict
-    as ``name=value``, so its numbers become metrics. Parameter servers run TensorFlow's standard server.
+    tf-dist sends the source of the function. The function must import the modules that it uses. If it uses names from
+    outside, it is refused when Airflow parses the DAG. Its arguments are JSON. Its return value becomes JSON: arrays
+    and sets become lists, and other types become text. The value of the leader (the chief, or worker 0) is the XCom of
+    the task, with the ``multiple_outputs`` of TaskFlow. The result of the job is the XCom ``result``. Each replica
+    prints a returned dict as ``name=value``, so its numbers become metrics. Parameter servers run TensorFlow's standard
+    server.
 
-    ``workers``, ``ps``, ``image``, ``resources`` and ``env_vars`` are the arguments of ``TFJob``, and so are all that
-    ``TFJobOperator`` does not have. The others are those of ``TFJobOperator``.
+    ``workers``, ``ps``, ``image``, ``resources``, ``env_vars``, ``priority_class``, and all arguments that
+    ``TFJobOperator`` does not have, are those of ``TFJob``. All other arguments are those of ``TFJobOperator``.
     """
 
     custom_operator_name = "@task.tfjob"
@@ -159,7 +160,7 @@ class TFJobDecoratedOperator(DecoratedOperator, TFJobOperator):
     def render_template(
         self, content: Any, context: Context, jinja_env: Environment | None = None, seen_oids: set[int] | None = None
     ) -> Any:
-        """Render as ``TFJobOperator`` does, but the function's arguments as the DAG says: they may be native."""
+        """Render like ``TFJobOperator``, except that the function's arguments may be native, if the DAG says so."""
         if not TASKS_CHOOSE_NATIVE or (content is not self.op_args and content is not self.op_kwargs):
             return super().render_template(content, context, jinja_env, seen_oids)
         usual, self.render_template_as_native_obj = self.render_template_as_native_obj, self._native_arguments
@@ -170,7 +171,7 @@ class TFJobDecoratedOperator(DecoratedOperator, TFJobOperator):
             self.render_template_as_native_obj, self.keeps_types = usual, False
 
     def get_python_source(self) -> str:
-        """The function as it is written, without the task's decorators."""
+        """The function as written, without the task's decorators."""
         return self._source.text
 
     def _script(self) -> str:
@@ -196,7 +197,7 @@ class TFJobDecoratedOperator(DecoratedOperator, TFJobOperator):
 
 
 def _plain_number(value: Any) -> Any:
-    """An array or a number of numpy as Python's own, for JSON."""
+    """Convert an array or a number of numpy to Python's types, for JSON."""
     if callable(plain := getattr(value, "tolist", None)):
         return plain()
     raise TypeError(f"{type(value).__name__} cannot be written as JSON")
@@ -205,7 +206,7 @@ def _plain_number(value: Any) -> Any:
 def _running(group: Mapping[str, Any], script: str) -> dict[str, Any]:
     template = group["template"]
     (container,) = template["spec"]["containers"]
-    # Kubernetes expands $(NAME) in arguments, and $$ is a dollar.
+    # Kubernetes expands $(NAME) in arguments, and reduces $$ to a dollar sign.
     command = [*container["command"][:-1], script.replace("$", "$$")]
     spec = {**template["spec"], "containers": [{**container, "command": command}]}
     return {**group, "template": {**template, "spec": spec}}

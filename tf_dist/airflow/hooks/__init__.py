@@ -1,1 +1,1 @@
-"""The hook, and the cluster that a connection and a task's arguments name."""
+"""The hook, and the cluster that a connection and the arguments of a task name."""

@@ -22,7 +22,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterArguments:
-    """Arguments that name a cluster, as in the Kubernetes provider. Triggers may store them: they have no secrets."""
+    """Arguments that name a cluster, as in the Kubernetes provider. They are not secret, so triggers may store them."""
 
     kubernetes_conn_id: str | None = DEFAULT_CONNECTION
     in_cluster: bool | None = None
@@ -41,10 +41,10 @@ class ClusterArguments:
 
 
 def open_connection(access: ClusterArguments, extras: Mapping[str, Any]) -> Connection:
-    """Connect to the cluster. ``extras``: the extras of the connection. ClusterError, with a hint.
+    """Connect to the cluster. ``extras``: the extras of the connection. Raises ClusterError with a hint.
 
-    Arguments override the connection. If neither names a cluster, it is the cluster of the command line: the local
-    cluster if it runs, or else the one of the pod or the kubeconfig.
+    Arguments override the connection. If neither names a cluster, the choice is that of the command line: the local
+    cluster if it runs, or else the cluster of the pod or of the kubeconfig.
     """
     context = access.cluster_context or _text(extras, "cluster_context")
     inside = access.in_cluster if access.in_cluster is not None else _flag(extras, "in_cluster")
@@ -84,7 +84,7 @@ def _of_place(place: client_config.KubeContext) -> Connection:
 
 
 def _from_content(content: Any, context: str) -> client_config.KubeContext:
-    """The cluster of a kubeconfig in the connection. A file has its content only while it is read."""
+    """The cluster of a kubeconfig in the connection. A file holds the kubeconfig only while it is read."""
     text = content if isinstance(content, str) else json.dumps(content)
     descriptor, path = tempfile.mkstemp(prefix="tf-dist-", suffix=".kubeconfig")
     try:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def make_shared_informer(access: ClusterArguments, namespace: str, extras: Mapping[str, Any]) -> SharedJobInformer:
-    """A shared informer with its own connection; ClusterError if there is none."""
+    """A shared informer with its own connection. Raises ClusterError if it cannot connect."""
     from tf_dist.airflow.informers.job_informer import SharedJobInformer
 
     streams = conf.getint("tf_dist", "log_streams", fallback=128)
@@ -34,11 +34,11 @@ def job_summary(job: StoredJob) -> dict[str, Any]:
 
 
 class TFJobHook(BaseHook):
-    """The cluster of an Airflow connection. ``client`` has everything that tf-dist does with jobs there.
+    """The cluster of an Airflow connection. Use ``client`` to submit, read and change jobs.
 
     :param kubernetes_conn_id: A connection of type ``kubernetes``. The default connection does not have to exist.
     :param in_cluster: Use the cluster of the pod in which this process runs.
-    :param config_file: A kubeconfig, instead of the one of the connection.
+    :param config_file: A kubeconfig, instead of that of the connection.
     :param cluster_context: A context of the kubeconfig, instead of the current one.
 
     The hook connects when it is first used.
@@ -72,7 +72,7 @@ class TFJobHook(BaseHook):
         return cls(**access.fields())
 
     def get_conn(self) -> Connection:
-        """The cluster and its default namespace; ClusterError with a hint if there is none."""
+        """The cluster and its default namespace. Raises ClusterError with a hint if it cannot connect."""
         return self.connection
 
     def close(self) -> None:
@@ -92,7 +92,7 @@ class TFJobHook(BaseHook):
         return self.connection.cluster
 
     def get_namespace(self) -> str:
-        """The namespace of jobs that name no other; never empty."""
+        """The default namespace of jobs. It is never empty."""
         return self.connection.namespace
 
     def client(self, namespace: str | None = None) -> Client:
@@ -106,7 +106,7 @@ class TFJobHook(BaseHook):
 
     @contextmanager
     def informer(self, namespace: str) -> Iterator[SharedJobInformer]:
-        """The informer that all tasks of this process share for the namespace. It blocks: not for an event loop."""
+        """The informer that all tasks of this process share for the namespace. Blocks, so not for event loops."""
         key = (self.access, namespace)
         informer = SHARED_INFORMERS.enter(key, lambda: make_shared_informer(self.access, namespace, self._extras()))
         try:

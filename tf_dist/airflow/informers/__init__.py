@@ -1,1 +1,1 @@
-"""Informers that all tasks of one process share: jobs are listed and watched once, whatever number of tasks wait."""
+"""Informers that all tasks of a process share. Jobs are listed and watched once, for any number of waiting tasks."""

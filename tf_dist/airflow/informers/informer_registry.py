@@ -1,4 +1,4 @@
-"""Registry of the shared job informers of this process. Their last user closes them."""
+"""Registry of the shared job informers of this process. The last user of an informer closes it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _RegistryEntry:
-    """``ready`` guards ``informer``: other users wait while it is made."""
+    """An informer and the number of its users. ``ready`` guards ``informer``: users wait while it is created."""
 
     users: int
     ready: threading.Lock
@@ -28,7 +28,7 @@ class SharedInformerRegistry:
         self._shared: dict[object, _RegistryEntry] = {}
 
     def enter(self, key: object, make: Callable[[], SharedJobInformer]) -> SharedJobInformer:
-        """The informer of ``key``, made if necessary. Call ``leave`` once for each call."""
+        """The informer of ``key``, created if necessary. Call ``leave`` once for each call."""
         with self._lock:
             shared = self._shared.setdefault(key, _RegistryEntry(0, threading.Lock()))
             shared.users += 1

@@ -1,4 +1,4 @@
-"""Shared job informer: one for a process, cluster and namespace. All tasks follow their jobs through it.
+"""Shared job informer: one for each process, cluster and namespace. All tasks follow their jobs through it.
 
 Each kind of job is listed and watched once. If tasks need no controller of the cluster, the process is a candidate for
 the Lease of the namespace. While it leads, the informers of its controller serve all tasks.
@@ -23,46 +23,45 @@ from tf_dist.controller.settings import JobRef
 from tf_dist.core.model import names
 from tf_dist.errors import ClusterError, NotFound
 
-_READERS: Final = 16  # logs of containers that have ended which are read at a time
-_SOON: Final = 0.1  # seconds between two looks whether what is to be seen through has synced
-_SELDOM: Final = 5.0  # seconds between two looks whether a right is missing
+_READERS: Final = 16  # logs of ended containers that are read at the same time
+_SOON: Final = 0.1  # seconds between two checks whether the next store has synced
+_SELDOM: Final = 5.0  # seconds between two checks for missing permissions
 
 
 class SharedJobInformer:
-    """Follows the jobs of ``namespace`` that have a subscription. ``streams``: the number of logs that are followed at
-    once.
+    """Follows the jobs of ``namespace`` that have a subscription. ``streams``: the maximum number of followed logs.
 
-    ``close`` it after the last subscription. It ends its threads, releases the Lease and closes ``connection``.
+    Call ``close`` after the last subscription. It ends the threads, releases the Lease and closes ``connection``.
     """
 
     def __init__(self, connection: Connection, namespace: str, *, streams: int = 128) -> None:
         self.cluster = connection.cluster
         self.namespace = namespace
         self._connection = connection
-        # Apart, for what is followed may run for hours.
+        # Separate threads, because a followed log may run for hours.
         self._followers, self._readers = BoundedThreads(streams), BoundedThreads(_READERS)
         self._log_requests = LogRequestLimiter(self.cluster)
-        self._lock = threading.Lock()  # of subscriptions and their logs
-        self._opening = threading.Lock()  # held while the host starts, which takes requests
-        self._switching = threading.Lock()  # of the stores
-        # One for all subscriptions: of objects that each of a thousand has, a garbage collection sees a thousand.
+        self._lock = threading.Lock()  # guards the subscriptions and their logs
+        self._opening = threading.Lock()  # held while the host starts, which sends requests
+        self._switching = threading.Lock()  # guards the stores
+        # Shared by all subscriptions, because a garbage collection visits each object of thousands of subscriptions.
         self._roomy = threading.Condition()
         self._lookup_now, self._start_reading = self._lookup, self._read_in_turn
         self._subscriptions: dict[JobRef, tuple[Subscription, ...]] = {}
         self._log_followers: dict[Subscription, SubscriptionLogFollower] = {}
         self._log_openers: dict[LogOptions, LogOpener] = {}
         self._store: JobStore | None = None  # None: no subscription yet, or the controller has not synced
-        self._coming: JobStore | None = None  # what is to serve as soon as it has synced
+        self._coming: JobStore | None = None  # the next store, which serves as soon as it has synced
         self._followed: set[Resource] = set()
         self._host: ControllerHost | None = None
-        self._seen_through: Controller | None = None  # whose informers serve; None: own ones
+        self._seen_through: Controller | None = None  # the controller whose informers serve; None: own informers
         self._led, self._closed = threading.Event(), False
         self._thread: threading.Thread | None = None
 
-    # Coming and going
+    # Subscriptions
 
     def join(self, ref: JobRef, on_change: Callable[[], None], *, uid: str = "", drive: bool = False) -> Subscription:
-        """Follow a job, of this ``uid`` if given. NotFound, other ClusterErrors.
+        """Follow a job, with this ``uid`` if given. Raises NotFound and other ClusterErrors.
 
         ``drive``: become a candidate to lead the namespace, unless the cluster has a controller.
         """
@@ -87,7 +86,7 @@ class SharedJobInformer:
 
     def read_logs(self, subscription: Subscription, options: LogOptions, *, begun: bool) -> SubscriptionLogFollower:
         """Read logs of the job's containers into its subscription, as threads become free."""
-        with self._lock:  # nearly all ask for the same
+        with self._lock:  # nearly all subscriptions use the same options
             log = self._log_openers.get(options) or log_opener(self._log_requests, options, self._instance_state)
             self._log_openers[options] = log
         follower = SubscriptionLogFollower(
@@ -140,17 +139,17 @@ class SharedJobInformer:
             self._host.stop()
         self._connection.close()
 
-    # Seeing
+    # Observation
 
     def refused(self) -> ClusterError | None:
-        """The missing permission without which no job is observed; None if there is none."""
+        """The missing permission without which no job is observed; None if no permission is missing."""
         store = self._coming or self._store
         if self._host is not None and (found := self._host.refused()) is not None:
             return found
         return store.refused() if store is not None else None
 
     def decides_for(self, subscription: Subscription) -> bool:
-        """Whether this controller decides the end of the job, so that its pods are observed up to that end."""
+        """Whether the controller of this process decides the end of the job, and observes its pods up to that end."""
         return self._seen_through is not None and self.leads(subscription.ref.resource)
 
     def leads(self, kind: Resource) -> bool:
@@ -158,7 +157,7 @@ class SharedJobInformer:
         return self._host is not None and self._host.leads(kind)
 
     def notify(self, ref: JobRef) -> None:
-        """Notify the subscriptions of a job after the job or one of its objects changed."""
+        """Notify the subscriptions of a job that the job or one of its objects changed."""
         subscriptions = self._subscriptions.get(ref)
         if subscriptions is None:
             return
@@ -190,7 +189,7 @@ class SharedJobInformer:
         return next((instance_state(one, instance) for one in found), None)
 
     def _open(self, ref: JobRef, *, drive: bool) -> None:
-        """Observe jobs of this kind, and become a candidate to lead them if wanted; ClusterError."""
+        """Observe jobs of this kind. ``drive``: become a candidate to lead them. Raises ClusterError."""
         with self._opening:
             if drive and self._host is None and (place := self._connection.place) is not None:
                 kinds = job_kinds(self.cluster, self.namespace)
@@ -222,10 +221,10 @@ class SharedJobInformer:
             store.follow(kind)
         return store
 
-    # Switching
+    # Switch between stores
 
     def _follow_leadership(self) -> None:
-        """Observe jobs through the controller of this process while it leads, and else through own informers."""
+        """Observe jobs through the controller of this process while it leads, otherwise through own informers."""
         while True:
             self._led.clear()
             if self._closed:
@@ -236,15 +235,15 @@ class SharedJobInformer:
             self._led.wait(_SELDOM if settled else _SOON)
 
     def _switch(self) -> bool:
-        """Prepare the store of the present leadership, and use it when it has synced; whether it is in use."""
+        """Prepare the store for the current leadership, and use it when it has synced. Returns whether it is in use."""
         assert self._host is not None
         dropped: JobStore | None = None
         with self._switching:
             controller, coming = self._host.controller, self._coming
             if controller is None and self._host.leadership.kinds():
-                return False  # it is about to come
+                return False  # the controller is about to start
             if self._store is not None and self._seen_through is controller:
-                dropped, self._coming = coming, None  # what it was prepared for has passed
+                dropped, self._coming = coming, None  # the leadership has changed back
             elif coming is None or coming.controller is not controller:
                 dropped, self._coming = coming, self._new_store(controller)
         if dropped is not None:
@@ -257,7 +256,7 @@ class SharedJobInformer:
         return False
 
     def _use(self, new: JobStore, controller: Controller | None) -> None:
-        """Serve all subscriptions from this store. No subscription observes an older state or a missing job."""
+        """Serve all subscriptions from this store. No subscription observes an older state, or loses its job."""
         with self._switching:
             old = self._store
             with self._lock:

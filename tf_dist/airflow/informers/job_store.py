@@ -1,4 +1,4 @@
-"""Job store of a shared informer: own informers, or those of the controller that this process runs."""
+"""Job store of a shared informer, which uses own informers, or those of the controller that this process runs."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tf_dist.errors import Forbidden
 class JobStore:
     """Jobs and pods as last observed.
 
-    ``on_change`` is called, from any thread, with a job after the job or one of its pods changed, and ``on_error`` when
-    an informer fails. ``controller``: its informers serve jobs of the kinds ``led``, so that nothing is watched twice.
-    Jobs of other kinds have informers of their own.
+    ``on_change`` is called, from any thread, with a job after the job or one of its pods changed. ``on_error`` is
+    called when an informer fails. ``controller``: its informers serve pods and jobs of the kinds ``led``, so that
+    nothing is watched twice. Jobs of other kinds have their own informers.
     """
 
     def __init__(
@@ -74,19 +74,19 @@ class JobStore:
         )
 
     def put(self, resource: Resource, stored: Object) -> None:
-        """Add a job or a pod that was observed elsewhere, unless a version as new is known."""
+        """Add a job or a pod that was observed elsewhere, unless the store has the same or a newer version."""
         if self.controller is not None and (resource is PODS or resource in self._led):
             self.controller.informers.wrote(resource, stored)
         else:
             self._informers[resource].put(stored)
 
     def synced(self) -> bool:
-        """Whether all objects are known."""
+        """Whether all informers have synced."""
         own = all(informer.synced() for informer in tuple(self._informers.values()))
         return own and (self.controller is None or self.controller.synced())
 
     def job(self, ref: JobRef) -> StoredJob | None:
-        """A job; None if it does not exist. The spec of a led job is the one that the controller has read."""
+        """A job; None if it does not exist. For a led job, the spec is the one that the controller has parsed."""
         if self.controller is None or ref.resource not in self._led:
             stored = self._informers[ref.resource].get(ref.namespace, ref.name)
             return StoredJob(ref.resource, stored) if stored is not None else None
@@ -102,14 +102,14 @@ class JobStore:
         return self._informers[PODS].cache.group(names.owned_by_key(namespace, uid))
 
     def refused(self) -> Forbidden | None:
-        """The missing permission without which nothing is observed; None if there is none."""
+        """The missing permission without which nothing is observed; None if no permission is missing."""
         if self.controller is not None and (found := self.controller.informers.refused()) is not None:
             return found
         problems = (informer.problem for informer in tuple(self._informers.values()))
         return next((problem for problem in problems if isinstance(problem, Forbidden)), None)
 
     def close(self) -> None:
-        """End the informers. A controller ends with its host."""
+        """Stop the own informers. The host stops the controller."""
         with self._lock:
             informers = tuple(self._informers.values())
         for informer in informers:

@@ -14,21 +14,21 @@ from tf_dist.cluster.api import ALL_LINES, Cluster, LogOptions, Object, Resource
 
 _AT_ONCE: Final = 8
 
-_ON_THE_WIRE: Final = 0.1  # seconds after which a request takes no processor time before its answer comes
+_ON_THE_WIRE: Final = 0.1  # seconds after which a request only waits, and uses no CPU time until its response arrives
 
 
 class LogRequestLimiter:
-    """A cluster of which only a few logs and pods are requested at once.
+    """Limits the concurrent requests for logs and pods of a cluster.
 
-    Answers cost processor time: a hundred threads at once would block the event loop for most of a second. A request
-    that takes longer than ``patience`` seconds does not count, so that slow nodes do not delay others.
+    Responses cost CPU time: a hundred threads at once would block the event loop for most of a second. A request that
+    takes longer than ``patience`` seconds does not count, so that slow nodes do not delay other requests.
     """
 
     def __init__(self, cluster: Cluster, at_once: int = _AT_ONCE, patience: float = _ON_THE_WIRE) -> None:
         self._cluster, self._at_once, self._patience = cluster, at_once, patience
-        # The next one waits for a change, the others for that one: a change must not wake a hundred threads.
+        # One thread waits for a change, and the others wait for that thread. A change must not wake a hundred threads.
         self._next, self._changed = threading.Lock(), threading.Condition()
-        self._begun: deque[float] = deque()  # of those that count, the oldest first
+        self._begun: deque[float] = deque()  # start times of the requests that count, the oldest first
         self._closed = False
 
     def logs(self, namespace: str, pod: str, options: LogOptions = ALL_LINES) -> Stream[bytes]:
@@ -42,7 +42,7 @@ class LogRequestLimiter:
             return self._cluster.get(resource, namespace, name)
 
     def close(self) -> None:
-        """Delay no request any more, because the logs are being closed."""
+        """Stop delaying requests, because the logs are being closed."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -62,7 +62,7 @@ class LogRequestLimiter:
             yield
         finally:
             with self._changed:
-                with suppress(ValueError):  # it has not counted any more
+                with suppress(ValueError):  # the request no longer counts
                     self._begun.remove(begun)
                 self._changed.notify()
 
@@ -71,23 +71,23 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class BoundedThreads:
-    """Runs at most ``most`` works at once, in their order. Threads without work end."""
+    """Runs functions in order, at most ``most`` at once. Threads without work end."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._lock = threading.Lock()
         self._waiting: OrderedDict[Callable[[], None], None] = OrderedDict()
         self._busy = 0
-        # Also those that are about to end: a thread that is forgotten before it is dead would not be joined.
+        # Includes threads that are about to end, so that ``close`` joins them.
         self._threads: list[threading.Thread] = []
 
     @property
     def waiting(self) -> int:
-        """The number of works that wait for a thread."""
+        """The number of functions that wait for a thread."""
         return len(self._waiting)
 
     def start(self, work: Callable[[], None]) -> None:
-        """Run the work when a thread is free, once if it waits already. Its errors are logged."""
+        """Run ``work`` when a thread is free. Work that already waits is not added again. Its errors are logged."""
         with self._lock:
             self._waiting[work] = None
             if self._busy >= self._most:
@@ -98,12 +98,12 @@ class BoundedThreads:
             thread.start()
 
     def cancel(self, work: Callable[[], None]) -> None:
-        """Remove the work, unless it runs."""
+        """Remove ``work``, unless it runs."""
         with self._lock:
             self._waiting.pop(work, None)
 
     def close(self) -> None:
-        """Remove waiting works, and wait for those that run. Make them end first."""
+        """Remove waiting functions, and wait for the running functions. The caller must make these end first."""
         with self._lock:
             self._waiting.clear()
             threads = self._threads

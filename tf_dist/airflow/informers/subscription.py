@@ -13,7 +13,7 @@ from tf_dist.cluster.api import PODS, Object
 from tf_dist.controller.settings import JobRef
 from tf_dist.core.model.job import Job
 
-_MOST_LINES: Final = 2_000  # of one job that may wait to be logged; then its logs are not read on
+_MOST_LINES: Final = 2_000  # maximum lines of a job that wait to be logged; at the limit, reading of its logs pauses
 _BATCH: Final = 1_000
 
 SeenJob = tuple[StoredJob | None, list[Object]]
@@ -23,8 +23,8 @@ SeenJob = tuple[StoredJob | None, list[Object]]
 class Subscription(JobInformer):
     """Subscription to one job.
 
-    A change is only noted, and looked up when it is taken (``lookup``; None until the informers have synced). However
-    often a job changes, ``on_change`` is called once until something is taken. Any thread may call it.
+    A change only sets a flag. ``take`` then calls ``lookup`` for the job and its pods (None until the informers have
+    synced). ``on_change`` is called, from any thread, only once until the next ``take``.
     """
 
     def __init__(
@@ -42,12 +42,12 @@ class Subscription(JobInformer):
         self._notified = self._changed = False
 
     def notify(self) -> None:
-        """Note that the job or one of its pods changed."""
+        """Record that the job or one of its pods changed."""
         self._changed = True
         self._notify()
 
     def mark_changed(self) -> None:
-        """Look up the job and its pods at the next ``take``, although nothing changed."""
+        """Look up the job and its pods at the next ``take``, even if nothing changed."""
         self._changed = True
 
     def put(self, item: JobEvent) -> None:
@@ -61,8 +61,8 @@ class Subscription(JobInformer):
             self._on_change()
 
     def take(self, timeout: float | None = None) -> list[JobEvent]:
-        """Take the events. If they are too many for once, the rest notifies again."""
-        self._notified = False  # before anything is read: what comes from now on notifies anew
+        """Take a batch of events. If more events are left, ``on_change`` is called again."""
+        self._notified = False  # before the events are read, so that later changes notify again
         seen = self._changes() if self._changed else []
         if seen and self._items.empty():
             return seen
@@ -85,7 +85,7 @@ class Subscription(JobInformer):
 
 
 class SubscriptionLogFollower(LogFollower):
-    """Reads logs once it has ``begun``. Containers that start before are skipped until they are noticed again."""
+    """Reads logs once ``begun`` is set. Containers that start earlier are skipped until they are noticed again."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
-"""The name of this Airflow: the setting ``[tf_dist] deployment``, by default its address (``[api] base_url``).
+"""The name of this Airflow deployment: the setting ``[tf_dist] deployment``, by default ``[api] base_url``.
 
-The name distinguishes the jobs of several Airflows (``task_identity``). All processes of one Airflow compute the same
-name. On a single machine, where the address is empty or ``localhost``, a name in the folder of Airflow replaces it. If
-nothing identifies the Airflow, tasks are refused, because they could adopt or delete jobs of another Airflow.
+The name distinguishes the jobs of several deployments (``task_identity``). All processes of a deployment compute the
+same name. On a single machine, where the address is empty or ``localhost``, a name stored in ``AIRFLOW_HOME`` replaces
+it. If nothing identifies the deployment, tasks are refused, because they could adopt or delete jobs of another Airflow.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _HINT: Final = "set it (AIRFLOW__TF_DIST__DEPLOYMENT) to a name that no other Ai
 
 
 def deployment() -> str:
-    """The name of this Airflow; InvalidJob if nothing identifies it."""
+    """The name of this Airflow deployment. Raises InvalidJob if nothing identifies it."""
     own, address = _address("tf_dist", "deployment"), _address("api", "base_url")
     if own:
         return own
     if _is_local(address) and _is_local(_address("core", "execution_api_server_url") or address):
         return f"home-{_kept_name()}"
     host = _host(address)
-    # A host without a dot is another server in another network, or in another namespace of a cluster.
+    # In another network, or in another namespace of a cluster, a host name without a dot may be another server.
     if _is_local(address) or not ("." in host or ":" in host):
         what = "is not set, and no address in [api] base_url distinguishes this Airflow from others in the namespace"
         raise InvalidJob([Problem("[tf_dist] deployment", what, _HINT)])
@@ -37,7 +37,7 @@ def deployment() -> str:
 
 
 def _address(section: str, key: str) -> str:
-    """A setting, normalised: without scheme, user, default port and last slash, in lower case."""
+    """A setting, normalised: in lower case, without scheme, user, default port and final slash."""
     text = str(conf.get(section, key, fallback="") or "").strip().lower()
     place, slash, path = text.rpartition("://")[2].partition("/")
     host = place.rpartition("@")[2].removesuffix(":80").removesuffix(":443").rstrip(".")
@@ -62,7 +62,7 @@ def _is_local(address: str) -> bool:
 
 
 def _kept_name() -> str:
-    """The content of a file that is created once, also if several processes start together."""
+    """The content of a file that is created only once, even if several processes start together."""
     home = os.path.expandvars(os.environ.get("AIRFLOW_HOME") or "~/airflow")
     path = Path(home).expanduser() / DEPLOYMENT_FILE
     try:

@@ -28,7 +28,7 @@ _NOTHING: Final = object()
 
 
 def event_payload(last: StoredJob, snapshot: JobSnapshot, end: SessionEnd) -> dict[str, Any]:
-    """Everything that the task needs to know of a job and its end. The job may be gone when the task reads it."""
+    """Everything that the task needs to know about a job and its end. By then, the job may be gone."""
     conclusion = end.result
     found = wait_outcome(last.status, conclusion, time.time())
     outcome = snapshot.observed(found) if found is not None else None
@@ -102,11 +102,11 @@ def _storable(value: Any) -> Any:
         return {key: _storable(one) for key, one in value.items()}
     if isinstance(value, list):
         return [_storable(one) for one in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value  # nan and inf are none there
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value  # JSON has no nan and inf
 
 
 def unseen_payload(end: SessionEnd, job: str) -> dict[str, Any]:
-    """The payload of a wait that never observed its job, or lost it. ``job``: the name to show."""
+    """The payload of a wait that never observed its job, or lost the job. ``job``: the name to show."""
     return {
         "reached": False,
         "decided": end.result.decided,
@@ -122,12 +122,12 @@ def unseen_payload(end: SessionEnd, job: str) -> dict[str, Any]:
 
 
 def payload_outcome(event: Event) -> Outcome | None:
-    """How the job ended, or why the wait did; None if the job reached the goal and continues."""
+    """How the job ended, or why the wait ended; None if the job reached the goal and continues."""
     return read_outcome(event["outcome"])
 
 
 def payload_cause(event: Event) -> EndCause:
-    """Why the wait ended; ERROR for an unknown cause of another release."""
+    """Why the wait ended; ERROR for an unknown cause from another release."""
     try:
         return EndCause(event.get("cause", ""))
     except ValueError:

@@ -1,4 +1,4 @@
-"""Ownership of a job: the try that it belongs to. A try creates a job or adopts it, and only its owner deletes it."""
+"""Ownership of jobs: each job belongs to a try, which created or adopted it. Only the owner deletes the job."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from tf_dist.core.model.status import SUCCESSFUL, Phase
 from tf_dist.core.pipeline.adoption import AdoptionCandidate, AdoptionDecision, decide_adoption
 from tf_dist.errors import AlreadyExists, ClusterError, Conflict, NotFound
 
-_WRITE_ATTEMPTS: Final = 20  # the job's controller writes it, too: each Conflict means that another write succeeded
+_WRITE_ATTEMPTS: Final = 20  # the controller also writes the job: each Conflict means that another write succeeded
 _LOG: Final = logging.getLogger(__name__)
 
 
 class OwnershipLost(NotFound):
-    """The job belongs to another try by now."""
+    """The job now belongs to another try."""
 
 
 def adopt_job(cluster: Cluster, job: StoredJob, owner: str) -> StoredJob:
-    """Make the job ``owner``'s. NotFound if it is gone, OwnershipLost if an earlier try is deleting it."""
+    """Make ``owner`` the owner of the job. Raises NotFound, and OwnershipLost if an earlier try is deleting the job."""
 
     def notes(stored: Object) -> Mapping[str, str]:
         if MARKED_FOR_DELETION in annotations_of(stored):
@@ -52,15 +52,15 @@ def adopt_job(cluster: Cluster, job: StoredJob, owner: str) -> StoredJob:
 
 
 def mark_result_used(cluster: Cluster, job: StoredJob, owner: str, max_tries: int) -> None:
-    """Note that the result was reported, so that a task that is cleared starts a new job. NotFound."""
+    """Record that the result was reported, so that a cleared task starts a new job. Raises NotFound."""
     _annotate(cluster, job, lambda _: {RESULT_USED: owner, MAX_TRIES: str(max_tries)})
 
 
 def delete_if_owned(cluster: Cluster, job: StoredJob, owner: str) -> bool:
-    """Delete the job if it is still ``owner``'s; whether it was deleted.
+    """Delete the job if ``owner`` still owns it. Returns whether the job was deleted.
 
-    The job is marked first, by a write that fails if the job has changed. A try that intervenes either sees the mark,
-    or has adopted the job, which is then left alone.
+    The job is marked first, with a write that fails if the job has changed. Another try either sees the mark, or has
+    already adopted the job, which is then not deleted.
     """
 
     def notes(stored: Object) -> Mapping[str, str]:
@@ -77,12 +77,12 @@ def delete_if_owned(cluster: Cluster, job: StoredJob, owner: str) -> bool:
         with suppress(NotFound):
             if cluster.get(job.resource, job.namespace, job.name)["metadata"]["uid"] == job.uid:
                 raise
-        return False  # another job has its name by now
+        return False  # another job has the name now
     return True
 
 
 def _annotate(cluster: Cluster, job: StoredJob, notes: Callable[[Object], Mapping[str, str]]) -> StoredJob:
-    """Annotate the job with what ``notes`` makes of its newest version, in one atomic write."""
+    """Add the annotations that ``notes`` returns for the newest version of the job, in one atomic write."""
     for _ in range(_WRITE_ATTEMPTS):
         stored = cluster.get(job.resource, job.namespace, job.name)
         if stored["metadata"]["uid"] != job.uid:
@@ -114,18 +114,19 @@ class TaskTry:
     durable: bool = True
     """Jobs of earlier tries are adopted."""
     exact_name: bool = False
-    """The job has the name of the request. False: the job has a name of its own."""
+    """The job has exactly the name of the request. False: each try has its own name."""
     labels: Mapping[str, str]
     """The user's labels for the job."""
     annotations: Mapping[str, str]
-    """The user's annotations for the job, and those that the try needs."""
+    """The user's annotations for the job, and the annotations that the try needs."""
 
 
 def candidate(job: StoredJob, max_tries: int | None = None) -> AdoptionCandidate:
-    """The facts about a job that decide on its adoption. ``max_tries``: of the new try.
+    """The facts about a job that decide on its adoption. ``max_tries``: the value of the new try.
 
-    A user's clear of the task raises them (``clear_task_instances``). If they are those with which an earlier try used
-    the result, Airflow retries by itself: it lost what that try reported, and the result still counts.
+    When a user clears the task, Airflow raises ``max_tries`` (``clear_task_instances``). If the value is the same as
+    when an earlier try used the result, Airflow itself retries, because it lost the report of that try. Then the result
+    is used again.
     """
     notes, metadata = annotations_of(job.stored), job.stored["metadata"]
     return AdoptionCandidate(
@@ -140,7 +141,7 @@ def candidate(job: StoredJob, max_tries: int | None = None) -> AdoptionCandidate
 
 @dataclass(frozen=True, slots=True)
 class TaskJobs:
-    """The jobs of a task by their label, as ``start_job`` finds, adopts and creates them."""
+    """Finds the jobs of a task by their label, and adopts, deletes and creates them, for ``start_job``."""
 
     connection: Connection
     """The cluster."""
@@ -160,19 +161,19 @@ class TaskJobs:
         return [StoredJob(resource, stored) for stored in found]
 
     def decide(self, found: Sequence[StoredJob]) -> AdoptionDecision:
-        """The table of adoption. Of several live jobs, which only users can create, one is adopted."""
+        """Decide by the table of adoption. Only users can create several live jobs; then the newest is adopted."""
         return decide_adoption([candidate(job, self.this.max_tries) for job in found], durable=self.this.durable)
 
     def adopt(self, found: StoredJob) -> StoredJob:
-        """OwnershipLost if the job was given up."""
+        """Adopt the job. Raises OwnershipLost if an earlier try is deleting it."""
         return adopt_job(self.connection.cluster, found, self.this.owner)
 
     def replace(self, found: StoredJob) -> None:
-        """Delete a surplus job; the next one has another name."""
+        """Delete a surplus job. Unless ``exact_name`` is set, the job of this try has another name."""
         delete_if_owned(self.connection.cluster, found, annotations_of(found.stored).get(OWNER_ANNOTATION, ""))
 
     def create(self) -> StoredJob:
-        """Create the job and its companion objects. ClusterError, InvalidJob."""
+        """Create the job and its companion objects. Raises ClusterError and InvalidJob."""
         connection, request, namespace, this = self.connection, self.request, self.namespace, self.this
         resource = request.resource
         if this.drive and connection.place is not None and resource is VOLCANO_JOBS:
@@ -195,7 +196,7 @@ class TaskJobs:
         except AlreadyExists:
             found = StoredJob(resource, connection.cluster.get(resource, namespace, mine.base_name))
             if annotations_of(found.stored).get(OWNER_ANNOTATION) == this.owner:
-                return found  # the answer to its creation was lost
+                return found  # this try created the job, but the response was lost
         what, hint = f"there is a job {mine.base_name} in namespace {namespace}, and it ", ""
         if (found.stored["metadata"].get("labels") or {}).get(TASK_LABEL) == this.key.label:
             what += f"is of an earlier try of this task, and is {found.state}"
@@ -206,19 +207,19 @@ class TaskJobs:
         raise AlreadyExists(f"{what} ({hint})" if hint else what, hint=hint)
 
 
-# Orphans: jobs that continue although their task was ended while no process worked for it. Nothing else deletes them,
-# so the next task of the same Airflow in the same namespace does.
+# Orphans are jobs that continue although their task was ended while no process worked for it. Nothing else deletes
+# them, so the next task of the same Airflow in the same namespace deletes them.
 
 
 def orphan_annotation(key: TaskInstanceKey) -> dict[str, str]:
-    """The annotation of a job that goes with its task: the task instance in full."""
+    """The annotation of a job that is deleted with its task: the complete task instance."""
     return {INSTANCE_ANNOTATION: json.dumps(asdict(key), sort_keys=True)}
 
 
 def delete_orphans(cluster: Cluster, resource: Resource, namespace: str, deployment: str, ask: StateQuery) -> list[str]:
-    """Delete the jobs of ``deployment`` that continue although their task has ended; their names.
+    """Delete the jobs of ``deployment`` that continue although their task has ended. Returns their names.
 
-    Airflow is asked once for each DAG that has jobs. What fails is left for the next time.
+    Airflow is queried once for each DAG that has jobs. After an error, the remaining jobs are left for the next call.
     """
     try:
         mine: list[tuple[StoredJob, TaskInstanceKey]] = []
@@ -241,7 +242,7 @@ def delete_orphans(cluster: Cluster, resource: Resource, namespace: str, deploym
                     deleted.append(job.name)
         return deleted
     except Exception as error:
-        # Neither the cluster nor Airflow's API may keep a task from its work.
+        # Errors of the cluster or of Airflow's API must not fail a task.
         unknown = not isinstance(error, ClusterError)
         _LOG.info("failed to look for orphans of other tasks: error=%s", error, exc_info=unknown)
         return []

@@ -35,7 +35,7 @@ _IN_PYTHON: Final = "the task's job"
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """The job of a task, and the companion objects of its file."""
+    """The job of a task and its companion objects."""
 
     entry: LoadedJob
     """The job."""
@@ -73,7 +73,7 @@ def job_request(
     name: str | None,
     default_name: str,
 ) -> JobRequest:
-    """The request of a file or of a document. InvalidJob lists all problems.
+    """The request for a file or a document. InvalidJob lists all problems.
 
     :param job: The path of a file, or a document.
     :param folders: The folders in which relative paths are looked up.
@@ -83,7 +83,7 @@ def job_request(
     :param code: The folder that is sent with the job.
     :param queue_name: The queue, instead of the document's.
     :param name: The name of the job, instead of the document's.
-    :param default_name: The name of a job without one. It may be any text.
+    :param default_name: The name of a job that has no name. It may be any text.
     """
 
     def changed(content: Any) -> Any:
@@ -114,7 +114,7 @@ def job_request(
 
 
 def _path(named: str, folders: Sequence[Path]) -> Path:
-    """The path of a file or folder. If none exists, the first candidate."""
+    """The path of a file or folder. If no candidate exists, the first candidate."""
     given = Path(named).expanduser()
     places = [folder / given for folder in folders]
     return next((place for place in (*places, given) if place.exists()), places[0])
@@ -133,7 +133,7 @@ def _filled(content: Any, render: Render) -> Any:
 
 
 def _asking_for_quotes(bundle: JobFiles, path: Path) -> LoadedJob:
-    """The job of a file. An unquoted template is a mapping, or a YAML error that does not mention the template."""
+    """The job of a file. Reports unquoted templates, which YAML reads as mappings or rejects with unclear errors."""
     try:
         return one_job(bundle)
     except InvalidFiles as error:
@@ -165,7 +165,7 @@ def request_of_try(
     notes: Mapping[str, str],
     changed: Callable[[dict[str, Any]], None] = lambda _: None,
 ) -> JobRequest:
-    """The request with another name, and with more labels and annotations; InvalidJob.
+    """The request with another name, and with more labels and annotations. Raises InvalidJob.
 
     ``changed`` may change a copy of the document in place, except its name.
     """
@@ -187,7 +187,7 @@ def _rendered(companions: Iterable[YamlDocument], render: Render) -> tuple[YamlD
 def _named(content: Any, name: str | None, default: str) -> Any:
     """The document with a name. A document with ``generateName`` gets the name of the task."""
     if not isinstance(content, Mapping) or not isinstance(content.get("metadata"), Mapping | None):
-        return content  # the dialect says what is wrong with it
+        return content  # the dialect reports the problem
     given = content.get("metadata") or {}
     chosen = name or given.get("name") or str(given.get("generateName") or "").rstrip("-.") or sanitized_name(default)
     return {**content, "metadata": {**given, "name": chosen}}
@@ -204,7 +204,7 @@ def _with_code(content: Any, folder: Path | None, beside: Path) -> Any:
 
 
 def _with_numbers(content: Any) -> Any:
-    """The document with numbers where its format needs numbers and has text: Jinja makes text of everything."""
+    """The document with text replaced by numbers where its format needs numbers, because Jinja renders only text."""
     wrong = _problems(content)
     spelled = [number for problem in wrong if (number := _number(content, problem.path)) is not None]
     changed = apply_overrides(content, spelled) if spelled else content
@@ -220,7 +220,7 @@ def _problems(content: Any) -> tuple[Problem, ...]:
 
 
 def _number(content: Any, path: str) -> Override | None:
-    """The override that replaces the text at a path by the whole number that it spells."""
+    """The override that replaces the text at a path with the whole number that the text spells."""
     try:
         steps = parse_field_path(path)
         for step in steps:

@@ -27,12 +27,12 @@ from tf_dist.core.model.job import Job
 from tf_dist.core.model.timestamps import format_micro_time, parse_time
 from tf_dist.core.pipeline.session import ENDED, EndCause, SessionEnd, SessionPolicy, follow, task_policy
 
-_DRAIN: Final = 5.0  # seconds without a line after which the log of a container that has ended is given up
-_CLEAN_UP: Final = 10.0  # seconds for what the controller does after the end
-_CHECK: Final = 0.5  # seconds after which a thread looks whether it is to stop
-_TAIL: Final = 200  # lines of each log for the result, where logs are not wanted
+_DRAIN: Final = 5.0  # seconds without a line after which reading the log of an ended container stops
+_CLEAN_UP: Final = 10.0  # seconds for the controller's clean-up after the end
+_CHECK: Final = 0.5  # seconds between two checks whether a thread must stop
+_TAIL: Final = 200  # lines of each log that are read for the result if logs are not wanted
 _SOON: Final = 40.0
-_RARELY: Final = 3600.0  # seconds between two looks whether anybody leads a job
+_RARELY: Final = 3600.0  # maximum seconds between two checks whether anyone leads a job
 _MICROSECONDS: Final = len("2026-11-27T12:00:00.000000")
 FAILURE: Final = "red"
 _FAILED: Final = re.compile(r"(job )?\S+ is Failed\b")
@@ -72,7 +72,7 @@ class _LeaderCheck:
         return self._due - time.monotonic()
 
     def news(self, job: StoredJob) -> str:
-        """The finding of a check; "" if there is none, or it was reported before."""
+        """The finding of a check; "" for none, or if the previous check reported the same finding."""
         found = next(iter(leader_problems(self._cluster, [job])), None)
         said = f"{found.summary} ({found.resolution})" if found else ""
         self._said, before = said, self._said
@@ -94,8 +94,8 @@ def _prefixed(width: int) -> Callable[[str, str], str]:
 class TaskLogView(LineView):
     """Writes states and lines to the log of a task: ``worker-0 | step=1 loss=0.5``.
 
-    ``lines``: write the lines of replicas, too. ``error`` gets failures of replicas and of the job, and ``write_lines``
-    the lines of replicas. These have times of their own, by which Airflow sorts a log.
+    ``lines``: also write the lines of replicas. ``error`` gets failures of replicas and of the job. ``write_lines``
+    gets the lines of replicas with their own timestamps, by which Airflow sorts a log.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class TaskLogView(LineView):
             self._write_line(*form(text, time_))
 
     def _record(self, source: str, text: str, written: str) -> tuple[str, str]:
-        """A line and its time. Airflow shows only one of equal lines, so repeated lines get later times."""
+        """A line and its time. Airflow shows only one of several equal lines, so repeated lines get later times."""
         this = source, text, written[:_MICROSECONDS]
         self._repeats = self._repeats + 1 if this == self._last else 0
         self._last = this
@@ -137,9 +137,10 @@ class TaskLogView(LineView):
 
 
 class JobWaiter(SessionHost):
-    """Waits for the job of ``subscription``. It cleans up nothing: the worker does, with the payload.
+    """Waits for the job of ``subscription``. It does not clean up, because the worker does so with the payload.
 
-    ``write`` gets each line for the log of the task, ``error`` failures, and ``write_lines`` the lines of replicas.
+    ``write`` gets each line for the log of the task, ``error`` gets failures, and ``write_lines`` gets the lines of
+    replicas.
     """
 
     def __init__(
@@ -155,7 +156,7 @@ class JobWaiter(SessionHost):
         assert job is not None  # a subscription begins with its job
         tail = options.tail if options.get_logs else _TAIL
         self._informer, self._subscription, self._results = informer, subscription, options.results
-        # Logs that are not shown are read at the end only.
+        # Logs that are not shown are read only at the end.
         self._log_follower = informer.read_logs(
             subscription, LogOptions(follow=True, tail=tail, timestamps=True), begun=options.get_logs
         )
@@ -177,7 +178,7 @@ class JobWaiter(SessionHost):
         return event_payload(self._subscription.last, self.monitor.snapshot, end)
 
     def wait(self, seconds: float | None) -> WaitSteps[None]:
-        """See ``SessionHost``. A job that nobody leads is reported."""
+        """See ``SessionHost``. Reports a job without a leader."""
         if (refused := self._informer.refused()) is not None:
             raise refused
         if self._leader_check.left <= 0:
@@ -199,7 +200,7 @@ class JobWaiter(SessionHost):
         monitor = self.monitor
         self._log_follower.begun = True
         if self._informer.decides_for(self._subscription):
-            self._subscription.mark_changed()  # its pods are noticed once more, and that takes no request
+            self._subscription.mark_changed()  # processes the job's pods once more, without a request
         else:
             yield monitor.sync_pods
         monitor.show((yield 0.0))
@@ -219,8 +220,8 @@ class JobWaiter(SessionHost):
 def take_in_thread(subscription: Subscription, changed: threading.Event, checked: Callable[[], None]) -> Take:
     """A function with which a thread takes events.
 
-    ``checked`` is called twice a second, and may raise an error to end the wait. ``changed`` is waited for in short
-    pieces, so that a signal handler can run.
+    The function calls ``checked`` twice a second. ``checked`` may raise an error to end the wait. The function waits
+    for ``changed`` in short steps, so that a signal handler can run.
     """
 
     def take(seconds: float | None) -> list[JobEvent]:

@@ -19,7 +19,7 @@ def job_lineage(result: Mapping[str, Any]) -> Any:
 
     @attrs.define
     class TFJobRunFacet(RunFacet):
-        """What the job was, and what it came to."""
+        """The identity and the result of a job."""
 
         name: str
         namespace: str

@@ -1,4 +1,4 @@
-"""A task about a job that it names: the common part of sensors and of operators for single acts."""
+"""Tasks about a named job: the common base of sensors and of operators that change a job."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 
 class NamedJobTask(TextTemplates):
-    """A task about one job. Subclasses set the arguments that they check before they call this ``__init__``.
+    """A task about one job. Subclasses set their own arguments before they call this ``__init__``, which checks them.
 
     :param job_name: NAME, ``tfjob/NAME`` or ``vcjob/NAME``. (templated)
-    :param namespace: The namespace of the job, by default the one of the connection. (templated)
+    :param namespace: The namespace of the job, by default that of the connection. (templated)
     :param kubernetes_conn_id: See ``TFJobOperator``, also for ``in_cluster``, ``config_file`` and ``cluster_context``.
     """
 
     template_fields: Sequence[str] = ("job_name", "namespace", "kubernetes_conn_id", "config_file", "cluster_context")
     checked: ClassVar[Sequence[str]] = ("namespace", "in_cluster")
-    """Arguments that their rows in ``task_options`` check."""
+    """Arguments that are checked by their rows in ``task_options``."""
     choices: ClassVar[Mapping[str, Sequence[str]]] = {}
-    """Arguments that have one of several values."""
+    """Arguments with a fixed set of values."""
 
     def __init__(
         self,
@@ -60,10 +60,10 @@ class NamedJobTask(TextTemplates):
             yield from choice_problems(name, getattr(self, name), words)
 
     def refuse_problems(self) -> None:
-        """AirflowFailException if templates made the arguments wrong: no other try can succeed."""
+        """Raise AirflowFailException if rendered templates made arguments invalid, because no retry can succeed."""
         if problems := [*self._problems()]:
             raise AirflowFailException(str(InvalidJob(problems)))
 
     def client(self) -> Client:
-        """The client of the cluster and namespace that the arguments name; close it."""
+        """A client of the cluster and namespace that the arguments name. The caller closes it."""
         return TFJobHook.of(ClusterArguments.of(vars(self))).client(self.namespace)

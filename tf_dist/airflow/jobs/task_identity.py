@@ -32,7 +32,7 @@ MASK_KEY: Final = f"{ANNOTATION_PREFIX}airflow-mask-key"
 trigger gets.
 """
 
-_LONGEST_NAME: Final = 40  # what v1alpha1 keeps of a name in those of its pods
+_LONGEST_NAME: Final = 40  # characters of a v1alpha1 job's name in the names of its pods
 _LONGEST_LABEL: Final = 63
 _HASH: Final = 8
 
@@ -42,7 +42,7 @@ class TaskInstanceKey:
     """A task instance, the same for all its tries."""
 
     deployment: str
-    """The name of the Airflow, see ``airflow_deployment``."""
+    """The name of the Airflow deployment, see ``airflow_deployment``."""
     dag_id: str
     run_id: str
     task_id: str
@@ -73,7 +73,7 @@ class TaskInstanceKey:
 
 
 def sanitized_name(text: str) -> str:
-    """A text as the first part of a job's name, without characters that Kubernetes refuses."""
+    """A text as the first part of a job's name, without characters that Kubernetes rejects."""
     plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
     plain = plain if plain[:1].isalpha() else f"job-{plain}"
     return plain[: _LONGEST_NAME - _HASH - 1].rstrip("-")
@@ -100,16 +100,16 @@ def label_value(text: str) -> str:
 
 
 ENDED_STATES: Final = frozenset({"failed", "success", "skipped", "removed", "upstream_failed"})
-"""States of a task that does not continue: it has ended, or a user or its run ended it."""
+"""States of a task that does not continue, because it has ended, or a user or its run ended it."""
 ACTIVE_STATES: Final = frozenset({"running", "deferred"})
-"""States of a task for which a process works, or is going to."""
+"""States of a task that a worker or a triggerer runs, or is about to run."""
 
 StateQuery = Callable[..., Any]
 """The method ``get_task_states`` of a task instance."""
 
 
 def task_state(instance: Any, ask: StateQuery) -> str | None:
-    """The present state of a task instance; None if it has none."""
+    """The current state of a task instance; None if it has no state."""
     index = -1 if instance.map_index is None else int(instance.map_index)
     asked = {"map_index": index} if index >= 0 else {}
     found = ask(dag_id=instance.dag_id, task_ids=[instance.task_id], run_ids=[instance.run_id], **asked)

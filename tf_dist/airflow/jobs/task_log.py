@@ -1,8 +1,8 @@
-"""Task log: how lines get into the log of a task, in a worker or in a triggerer.
+"""Task log: writes lines to the log of a task, in a worker or in a triggerer.
 
-In a triggerer a thread writes the lines, with a limit, so that no job delays the others. All lines leave a triggerer
-through one socket, of which Airflow's supervisor reads 4 KiB at a time, about 1,000 lines a second for all triggers. A
-write that waits for the socket would block the event loop.
+In a triggerer, a thread writes the lines, with a limit, so that no job delays the others. All lines leave a triggerer
+through one socket, from which Airflow's supervisor reads 4 KiB at a time. This is about 1,000 lines a second for all
+triggers. A write that waits for the socket would block the event loop.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from tf_dist.airflow.informers.log_limits import BoundedThreads
 from tf_dist.airflow.masking import masked
 from tf_dist.client.job_display import OWN_NAME
 
-_MOST: Final = 256 * 1024  # characters of one trigger that wait: some seconds' worth
-_LONGEST: Final = 16 * 1024  # characters of one line
-_AT_ONCE: Final = 50  # lines of one trigger, before the others have their turn
-_SAY_EVERY: Final = 60.0  # seconds between two notes of skipped lines, while more and more are skipped
+_MOST: Final = 256 * 1024  # maximum characters of a trigger that wait, which is output of a few seconds
+_LONGEST: Final = 16 * 1024  # maximum characters of a line
+_AT_ONCE: Final = 50  # lines of a trigger that are written before the next trigger has its turn
+_SAY_EVERY: Final = 60.0  # seconds between two notes about skipped lines, while lines keep coming
 _WRITER: Final = BoundedThreads(1)
-# Airflow's own way of logging: before 3.1 the loggers of its operators and triggers are others, and take no time.
+# Airflow's own logging library. Before 3.1, operators and triggers have other loggers, which accept no timestamp.
 _LOG: Final = structlog.get_logger(__name__)
 
 
@@ -53,7 +53,7 @@ def write_error(line: str, written: str = "") -> None:
 
 
 def _record_time(written: str) -> dict[str, str]:
-    # A record that has a time keeps it, and Airflow shows a task's log in the order of these.
+    # A record with a timestamp keeps it, and Airflow sorts a task's log by timestamp.
     return {"timestamp": written} if written else {}
 
 
@@ -81,7 +81,7 @@ class _Waiting:
         return first
 
     def records(self) -> Iterator[tuple[str, str]]:
-        """The formatted lines and their times. They are made late, because most lines of a flood are never written."""
+        """The formatted lines and their times. Lines are formatted late, because most lines of a flood are skipped."""
         pairs = zip_longest(self.texts, self.written, fillvalue="")
         return pairs if self.form is None else starmap(self.form, pairs)
 
@@ -99,9 +99,9 @@ class TriggerLog:
         self._most, self._context = most, copy_context()
         self._waiting: deque[_Waiting] = deque()
         self._size = self._skipped = 0
-        self._said_at = time.monotonic()  # when it was said last that lines were skipped
+        self._said_at = time.monotonic()  # the time of the last note about skipped lines
         self._changed = threading.Condition()
-        # Asked for once, not for each line: the locks of the writing thread would cost more than all else.
+        # Whether a write is scheduled. Scheduling once for each line would cost too much time for locks.
         self._asked = False
 
     def __call__(self, line: str, written: str = "", /) -> None:
@@ -145,7 +145,7 @@ class TriggerLog:
                 kept.append(oldest)
                 continue
             count, size = len(oldest.texts), sum(map(len, oldest.texts))
-            if self._size - size < self._most // 2:  # its last ones stay
+            if self._size - size < self._most // 2:  # keep its last lines
                 count, size = 0, 0
                 while self._size - size > self._most // 2:
                     size += len(oldest.texts[count])

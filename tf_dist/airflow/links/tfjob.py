@@ -18,10 +18,10 @@ class _XComLink(BaseOperatorLink):
     xcom_key = ""
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
-        """The URL; "" if there is none. Never raises an error."""
+        """The URL; "" for none. Never raises an error."""
         from airflow.sdk.execution_time.xcom import XCom
 
-        if not operator.has_job:  # Airflow asks all the same, and logs an error for a missing XCom
+        if not operator.has_job:  # Airflow also requests links without a job, and logs an error for a missing XCom
             return ""
         try:
             return str(XCom.get_value(ti_key=ti_key, key=self.xcom_key) or "")

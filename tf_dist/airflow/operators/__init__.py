@@ -1,1 +1,1 @@
-"""The operator, and what one try of its task does."""
+"""The operators, and the run of one try of a task."""

@@ -1,4 +1,4 @@
-"""Operators that submit a job, or change a job of a cluster. Sensors wait for the result."""
+"""Operators that submit or change a job of a cluster. Sensors wait for the result."""
 
 from __future__ import annotations
 
@@ -54,16 +54,16 @@ class SubmitTFJobOperator(TFJobOperator):
 
 
 class _Act(NamedTuple):
-    """One act on a job. Both functions get the operator as their last argument."""
+    """An action on a job. Both functions get the operator as their last argument."""
 
     do: Callable[[Client, StoredJob, Any], StoredJob | None]
-    """The act; the changed job, or None."""
+    """The action. Returns the changed job, or None."""
     told: Callable[[StoredJob, StoredJob, Any], str]
-    """The line of the log, from the job before and after the act."""
+    """The log line, from the job before and after the action."""
 
 
 class _StoredJobOperator(NamedJobTask):
-    """One act on a job of a cluster.
+    """Performs one action on a job of a cluster.
 
     :param if_missing: What happens to the task if the job does not exist: ``fail``, ``skip``, or ``ignore`` (success).
 
@@ -80,7 +80,7 @@ class _StoredJobOperator(NamedJobTask):
 
     @masked_errors()
     def execute(self, context: Context) -> dict[str, Any] | None:
-        """Change the job. AirflowFailException if no retry can succeed; ClusterError."""
+        """Change the job. Raises AirflowFailException if no retry can succeed, and ClusterError."""
         self.refuse_problems()
         with self.client() as client:
             try:
@@ -92,7 +92,7 @@ class _StoredJobOperator(NamedJobTask):
                 raise AirflowFailException(str(error)) from None
 
     def react(self, reaction: str, why: Exception) -> None:
-        """Fail or skip the task, or succeed, if nothing is to be done."""
+        """Fail the task, skip it, or let it succeed if the job cannot be changed."""
         if reaction == "fail":
             raise why
         if reaction == "skip":
@@ -100,14 +100,14 @@ class _StoredJobOperator(NamedJobTask):
         self.log.info("nothing to do: %s", why)
 
     def act(self, client: Client, job: StoredJob) -> StoredJob:
-        """Change the job, and log it; the changed job. InvalidJob if the job cannot be changed so."""
+        """Change the job, and log the change. Returns the changed job. Raises InvalidJob if the change is invalid."""
         found = self.does.do(client, job, self) or job
         self.log.info("%s %s", job.shown, self.does.told(job, found, self))
         return found
 
 
 class _JobChangeOperator(_StoredJobOperator):
-    """A change that a job which has ended does not take.
+    """Changes a job. A job that has ended cannot be changed.
 
     :param if_ended: What happens to the task if the job has ended: ``fail``, ``skip``, or ``ignore`` (success).
     """
@@ -119,7 +119,7 @@ class _JobChangeOperator(_StoredJobOperator):
         super().__init__(**kwargs)
 
     def act(self, client: Client, job: StoredJob) -> StoredJob:
-        """Change the job. ``if_ended`` applies also if the job ends just before the change."""
+        """Change the job. ``if_ended`` also applies if the job ends just before the change."""
         try:
             return super().act(client, job)
         except InvalidJob as error:
@@ -129,7 +129,7 @@ class _JobChangeOperator(_StoredJobOperator):
 
 
 class SuspendTFJobOperator(_JobChangeOperator):
-    """Suspends a job: its pods stop, and it gives up its admission. A suspended job stays as it is.
+    """Suspends a job: its pods stop, and it gives up its admission. A suspended job is not changed.
 
     ``TFJobSensor(until="suspended")`` waits until the pods have stopped. After ``ResumeTFJobOperator``, the training
     program starts again, from its last checkpoint if it reads one.
@@ -144,7 +144,7 @@ class SuspendTFJobOperator(_JobChangeOperator):
 class ResumeTFJobOperator(_JobChangeOperator):
     """Resumes a job that was suspended, or that a policy aborted: it waits for admission and starts again.
 
-    Other jobs continue as they are. The arguments are those of ``SuspendTFJobOperator``.
+    Other jobs are not changed. The arguments are those of ``SuspendTFJobOperator``.
     """
 
     does = _Act(
@@ -178,8 +178,8 @@ class DeleteTFJobOperator(_StoredJobOperator):
 
     :param wait_for_completion: Wait until the last pod is gone.
 
-    The other arguments are those of ``SuspendTFJobOperator``. As a teardown (``.as_teardown(setups=…)``), the task runs
-    also if other tasks fail.
+    The other arguments are those of ``SuspendTFJobOperator``, except ``if_ended``. As a teardown
+    (``.as_teardown(setups=…)``), the task also runs if other tasks fail.
     """
 
     checked: ClassVar[Sequence[str]] = (*_StoredJobOperator.checked, "wait_for_completion")

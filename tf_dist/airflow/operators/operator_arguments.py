@@ -1,4 +1,4 @@
-"""Arguments of the operator: their types, their problems, and the job that they make.
+"""Arguments of the operator: their types, their problems, and the job that they describe.
 
 The meaning, the check and the default of each argument are in its row of ``task_options``.
 """
@@ -30,10 +30,10 @@ from tf_dist.errors import InvalidJob, Problem
 
 
 class BaseTFJobOperator(TextTemplates):
-    """An operator of one job."""
+    """Base class of operators that create one job."""
 
     exact_name: ClassVar[bool] = False
-    """Whether the job has exactly the given name. False: each try has a name of its own."""
+    """Whether the job has exactly the given name. False: the job of each try has its own name."""
 
     template_fields: Sequence[str] = TEMPLATED
     shown_names: ClassVar[dict[str, str]] = {attribute: name for name, attribute in ATTRIBUTES.items()}
@@ -84,32 +84,32 @@ class BaseTFJobOperator(TextTemplates):
         **kwargs: Any,
     ) -> None:
         given = dict(locals())
-        # Text remains text, also in a DAG with native templates: a user's value must not become a mapping.
+        # Text remains text, even in a DAG with native templates: a user's value must not become a mapping.
         super().__init__(**{**TEXTS, **kwargs})
         for argument, attribute in ATTRIBUTES.items():
             setattr(self, attribute, given[argument])
-        # Airflow fills in templates in plain data only.
+        # Airflow renders templates only in plain data.
         self.job = job.to_dict() if isinstance(job, TFJob) else job
         self.companions = job.companions if isinstance(job, TFJob) else ()  # the companion objects of its file
         if problems := [*operator_problems(self)]:
             raise InvalidJob(problems)
-        self.killed = False  # a signal handler sets it when the task is to end
-        self.has_job = False  # whether the job exists, and its links with it
-        self.request: JobRequest | None = None  # what is submitted, after rendering
-        self.invalid: InvalidJob | None = None  # its problems, after rendering
+        self.killed = False  # a signal handler sets this when the task must end
+        self.has_job = False  # whether the job and its links exist
+        self.request: JobRequest | None = None  # the request to submit, after rendering
+        self.invalid: InvalidJob | None = None  # the problems of the request, after rendering
         self.result: Mapping[str, Any] = {}  # the result of the job
 
     @property
     def options(self) -> TaskOptions:
-        """The present arguments, read."""
+        """The current arguments, parsed."""
         return read_options(self)
 
     def access(self) -> ClusterArguments:
-        """The cluster of the arguments."""
+        """The arguments that name the cluster."""
         return ClusterArguments.of(vars(self))
 
     def document(self) -> Any:
-        """The document to run: ``job``, or the one that the arguments make. Subclasses may change it."""
+        """The document to run: ``job``, or a document made from the other arguments. Subclasses may change it."""
         if self.job is not None:
             return self.job
         options = self.options
@@ -127,7 +127,7 @@ class BaseTFJobOperator(TextTemplates):
         return made.to_dict()
 
     def read_request(self, render: Callable[[Any], Any]) -> JobRequest:
-        """What is submitted; InvalidJob with all problems. ``render`` fills in templates of a file."""
+        """The request to submit. Raises InvalidJob with all problems. ``render`` renders the templates of a file."""
         problems = [*self.unfilled, *operator_problems(self)]
         # A relative path starts at the folder of the DAG, or at a folder of its template_searchpath.
         folders = [Path.cwd()]
@@ -165,7 +165,7 @@ def task_failure(error: InvalidJob) -> AirflowFailException:
 
 
 def operator_problems(operator: Any) -> Iterator[Problem]:
-    """All problems of the arguments. Values that are known later are checked when they are known."""
+    """All problems of the arguments. Values that are not known yet are checked later."""
     if operator.job is None and not operator.image:
         yield Problem("image", "no job is given", "give job, or image and command")
     if operator.job == "":
@@ -185,5 +185,5 @@ def operator_problems(operator: Any) -> Iterator[Problem]:
     try:
         read_options(operator).policies(open_=comes_later)
     except InvalidJob as error:
-        said = {one.path for one in wrong}  # a time that is none is also no time for the fallbacks
+        said = {one.path for one in wrong}  # the policies report an invalid time again
         yield from (one for one in error.problems if one.path not in said)

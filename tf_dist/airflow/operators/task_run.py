@@ -60,10 +60,10 @@ if TYPE_CHECKING:
     from tf_dist.airflow.operators.operator_arguments import BaseTFJobOperator
 
 _TOO_LATE: Final = "the task took longer than its execution_timeout"
-_SLACK: Final = 60.0  # seconds that a trigger has for its own deadline before Airflow ends the deferral
-_FACTS: Final = ("name", "namespace", "uid", "kind")  # of a job, each published as the XCom ``job_…``
+_SLACK: Final = 60.0  # seconds between the trigger's own deadline and the timeout of Airflow's deferral
+_FACTS: Final = ("name", "namespace", "uid", "kind")  # facts of a job, each published as the XCom ``job_…``
 _REPORTED: Final = "tf_dist_reported"  # the key in Airflow's task state store
-_NOT_FOUND: Final = 404  # what Airflow's API server answers about a try that another one has replaced
+_NOT_FOUND: Final = 404  # the status code of Airflow's API server for a try that another try has replaced
 _STARTED: Final = {
     AdoptionAction.CREATE: "created",
     AdoptionAction.ADOPT: "adopted: an earlier try created it",
@@ -76,7 +76,7 @@ class TaskKilled(AirflowException):
 
 
 class TaskRun:
-    """One try of the task of ``operator``, in a worker. As a context manager it opens the cluster once."""
+    """One try of the task of ``operator``, in a worker. As a context manager, it closes the connection at the end."""
 
     def __init__(self, operator: BaseTFJobOperator, context: Context) -> None:
         self._operator, self._options, self._log = operator, operator.options, operator.log
@@ -84,9 +84,10 @@ class TaskRun:
         self._ti: Any = context["ti"]
         self._owner = owner_of_try(self._ti.id, self._ti.try_number)
         self._hook = TFJobHook.of(operator.access())
-        self._request: JobRequest | None = None  # what is submitted
-        # From Airflow 3.3 on. Airflow may lose the state of a task that succeeded, and retry the task by itself, with
-        # the same ``max_tries``; a user's clear raises them. The job is gone by then, and its result is stored here.
+        self._request: JobRequest | None = None  # the request to submit
+        # Exists from Airflow 3.3 on. Airflow may lose the state of a task that succeeded, and retry the task with the
+        # same ``max_tries``. By then, the job may be deleted, so its result is stored here. If a user clears the task,
+        # Airflow raises ``max_tries``, and the stored result is not used.
         self._store: Any = self._context.get("task_state_store") if self._options.reattach else None
 
     def __enter__(self) -> Self:
@@ -96,7 +97,7 @@ class TaskRun:
         self._hook.close()
 
     def execute(self) -> Any:
-        """From the document to the result, or to the deferral; AirflowFailException for a job that can never run."""
+        """Run the job and return its result, or defer. Raises AirflowFailException for a job that can never run."""
         operator = self._operator
         reported: Any = None if self._store is None else self._store.get(_REPORTED)
         if reported and reported["max_tries"] == self._ti.max_tries:
@@ -113,7 +114,7 @@ class TaskRun:
             raise task_failure(error) from None
         job = start.job
         try:
-            # At once, so that links and XComs exist if a later step fails.
+            # Publish immediately, so that links and XComs exist if a later step fails.
             self._log.info("%s in namespace %s is %s", job.shown, job.namespace, _STARTED[start.action])
             self._publish_job({"name": job.name, "namespace": job.namespace, "uid": job.uid, "kind": job.resource.kind})
             self._call("on_job_creation", job=job)
@@ -127,14 +128,14 @@ class TaskRun:
         return self.finish(job, self.wait(job))
 
     def _repeat(self, facts: Mapping[str, str], event: Mapping[str, Any]) -> Any:
-        """Report again the success that an earlier try reported."""
+        """Repeat the report of an earlier try that succeeded."""
         self._publish_job(facts)
         self._log.info("%s succeeded: an earlier try reported it, and this try reports it again", facts)
         job = self.job()
         try:
             job = job and adopt_job(self._hook.cluster, job, self._owner)  # the earlier try did not delete it
         except ClusterError:
-            job = None  # it is being deleted, or the cluster does not answer; the result is known
+            job = None  # the job is being deleted, or the cluster does not answer; the result is known anyway
         return self.finish(job, event)
 
     # Start
@@ -176,7 +177,7 @@ class TaskRun:
         return start_job(TaskJobs(self._hook.connection, request, namespace, this, changed))
 
     def _drives(self, request: JobRequest, namespace: str) -> bool:
-        """Whether this Airflow may lead the namespace of the job; InvalidJob if nobody would."""
+        """Whether this Airflow may lead the namespace of the job. Raises InvalidJob if the job would have no leader."""
         options, connection = self._options, self._hook.connection
         if options.wait_for_completion or not options.drives or connection.place is None:
             return options.drives
@@ -226,13 +227,13 @@ class TaskRun:
         )
 
     def _secrets(self) -> list[str]:
-        """What the trigger has to mask, for readers of the job's log."""
+        """The secrets that the trigger masks in the log of the task."""
         request = self._request
         documents = () if request is None else (request.entry.document, *(one.content for one in request.companions))
         return secrets_in([*documents, self._options.labels, self._options.annotations])
 
     def wait(self, job: StoredJob) -> Mapping[str, Any]:
-        """Wait in this thread; the event of the wait. Any other end of the wait is reported and raised."""
+        """Wait in this thread, and return the event of the wait. If the wait fails, clean up the job, and raise."""
         with ExitStack() as stack:
             try:
                 return self._wait_with(stack.enter_context(self._hook.informer(job.namespace)), job)
@@ -240,7 +241,7 @@ class TaskRun:
                 self.part(job, EndCause.STOPPED, str(error) or "this run was interrupted")
                 raise
             except (Exception, AirflowTaskTimeout) as error:
-                # Before the informer closes: Airflow kills a process five seconds after a user ended its task.
+                # Do this before the informer closes: Airflow kills a process five seconds after a user ended its task.
                 if late := isinstance(error, AirflowTaskTimeout):
                     self.part(job, EndCause.OVERDUE, str(error) or _TOO_LATE)
                 elif isinstance(error, TaskKilled):
@@ -267,7 +268,7 @@ class TaskRun:
             informer.leave(subscription)
 
     def _stop_if_killed(self) -> None:
-        """After ``on_kill``: find out why. Neither a worker that stops nor a clear is a reason to touch the job."""
+        """After ``on_kill``, raise TaskKilled if a user ended the task. A stopped worker or a clear is not a reason."""
         if not self._operator.killed:
             return
         self._operator.killed = False
@@ -279,8 +280,8 @@ class TaskRun:
     # End
 
     def finish(self, job: StoredJob | None, event: Mapping[str, Any]) -> Any:
-        """The result, or the error that the event means. Clean up the job."""
-        event = masked(event)  # nothing of it is stored or passed on with a secret in it
+        """Clean up the job. Returns the result, or raises the error, of the event."""
+        event = masked(event)  # secrets must not be stored or passed on
         failure, result = payload_error(event), dict(event.get("result") or {})
         self._publish_outcome(payload_outcome(event))
         replaced = failure is None and self._store is not None and not self._store_result(event)
@@ -305,19 +306,19 @@ class TaskRun:
         raise failure
 
     def _store_result(self, event: Mapping[str, Any]) -> bool:
-        """Store the success for a possible retry. False if Airflow has replaced this try by another one."""
+        """Store the success for a possible retry. Returns False if Airflow has replaced this try with another try."""
         facts = {what: self._published(what) for what in _FACTS}
         try:
             self._store.set(_REPORTED, {"max_tries": self._ti.max_tries, "job": facts, "event": dict(event)})
         except Exception as error:
-            # The outcome of the job is known, and that is what the task is about.
+            # The outcome of the job is known, so the task does not fail.
             self._log.warning("the result is not stored for a possible retry: %s", error)
             detail = getattr(getattr(error, "error", None), "detail", None)
             return not isinstance(detail, Mapping) or detail.get("status_code") != _NOT_FOUND
         return True
 
     def trigger_lost(self, error: Exception, *, late: bool) -> None:
-        """The trigger ended without an event; ``late``: because the time of the task is over. JobTimeout then."""
+        """Clean up after a trigger that ended without an event. ``late``: the task timed out; raises JobTimeout."""
         job = self.job()
         kind, reason = (OutcomeKind.DEADLINE_EXCEEDED, "Timeout") if late else (OutcomeKind.UNKNOWN, "TriggerLost")
         message = _TOO_LATE if late else str(error)
@@ -344,9 +345,10 @@ class TaskRun:
         return job if job.uid == uid else None
 
     def part(self, job: StoredJob, cause: EndCause, why: str = "") -> bool:
-        """Do with the job what the policy of the task says for this end; whether the job was deleted.
+        """Apply the policy of the task for this end to the job. Returns whether the job was deleted.
 
-        A try that lost the job to another try leaves it alone, and so does one that Airflow has given up.
+        A job that another try owns is not deleted. If Airflow has given up this try, a job that has ended is left to
+        the next try.
         """
         options, ti, log = self._options, self._ti, self._log
         if cause in ENDED and options.reattach and (state := self._given_up()):
@@ -372,15 +374,16 @@ class TaskRun:
         except NotFound:
             return False
         except ClusterError as error:
-            # The outcome of the job is known, and that is what the task is about.
+            # The outcome of the job is known, so the task does not fail.
             what = "deleted" if fate is JobFate.DELETE else "marked"
             log.warning("%s could not be %s: %s", job.shown, what, error)
         return False
 
     def _given_up(self) -> str | None:
-        """The state of the task if another try of it is to start; None if not, or if Airflow does not answer.
+        """The state of the task if another try will start; None if not, or if Airflow does not answer.
 
-        A scheduler that took this process for lost has made that try already, and takes no result from this one.
+        If the scheduler considers this process lost, it has already created that try, and ignores the result of this
+        try.
         """
         try:
             state = task_state(self._ti, self._ti.get_task_states)
@@ -389,13 +392,13 @@ class TaskRun:
             return None
         return None if state in ENDED_STATES | ACTIVE_STATES else state
 
-    # What Airflow and its users see
+    # XComs and callbacks
 
     def _publish_job(self, facts: Mapping[str, str]) -> None:
         """Publish the job's name, namespace, uid and kind, and the links to it."""
         for what, value in facts.items():
             self._ti.xcom_push(key=f"job_{what}", value=value)
-        # Also links without a URL: Airflow asks for every link, and logs an error for a missing value.
+        # Also publish links without a URL: Airflow requests every link, and logs an error for a missing value.
         urls = {links.JOB_URL: self._options.job_url, links.TENSORBOARD_URL: self._options.tensorboard_url}
         for key, url in {**urls, links.CHECKPOINT_URL: None}.items():
             filled = (url or "").replace("{name}", facts["name"]).replace("{namespace}", facts["namespace"])
@@ -403,12 +406,12 @@ class TaskRun:
         self._operator.has_job = True
 
     def _published(self, what: str) -> Any:
-        """One of the facts that ``_publish_job`` published."""
+        """A fact that ``_publish_job`` published."""
         ti = self._ti
         return ti.xcom_pull(key=f"job_{what}", task_ids=ti.task_id, map_indexes=ti.map_index)
 
     def _publish_outcome(self, outcome: Outcome | None) -> None:
-        """Publish how the job ended, also if the task fails: a downstream task may branch on it."""
+        """Publish how the job ended, even if the task fails, because a downstream task may branch on it."""
         if outcome is not None:
             self._ti.xcom_push(key="outcome", value=masked(outcome.document()))
 

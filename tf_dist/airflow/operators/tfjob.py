@@ -1,4 +1,4 @@
-"""The operator: one task, one job. ``task_run`` has what a try of the task does."""
+"""The operator: one task runs one job. ``task_run`` contains the steps of a try."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 _DEEP: Final = frozenset({"job", "overrides", "op_args", "op_kwargs"})
-"""Fields with nested values. They are part of the document."""
+"""Fields with nested values, which are part of the document."""
 
 
 class TFJobOperator(BaseTFJobOperator):
@@ -29,19 +29,19 @@ class TFJobOperator(BaseTFJobOperator):
     ui_color = "#ffe0b2"
     operator_extra_links = (tfjob.JobLink(), tfjob.TensorBoardLink(), tfjob.CheckpointLink())
 
-    _given: Mapping[str, Any] | None = None  # the fields, as the DAG has them
+    _given: Mapping[str, Any] | None = None  # the fields as the DAG sets them
 
     def _do_render_template_fields(
         self, parent: Any, template_fields: Iterable[str], context: Context, jinja_env: Environment, seen_oids: set[int]
     ) -> None:
-        """Fill in the fields. ``job`` becomes the whole document, which Airflow shows as rendered.
+        """Render the fields. ``job`` becomes the whole document, which Airflow shows as rendered.
 
-        An invalid document stays as it was given. ``execute`` reports its problems.
+        An invalid document is not changed. ``execute`` reports its problems.
         """
-        if parent is not self:  # an object in a field, with fields of its own
+        if parent is not self:  # an object in a field, with its own fields
             super()._do_render_template_fields(parent, template_fields, context, jinja_env, seen_oids)
             return
-        # Several tries in one process may fill in the same object.
+        # Several tries in one process may render the same object.
         if self._given is None:
             self._given = {name: getattr(self, name) for name in template_fields}
         for name, value in self._given.items():
@@ -62,7 +62,7 @@ class TFJobOperator(BaseTFJobOperator):
 
     @masked_errors()
     def execute(self, context: Context) -> Any:
-        """Create the job, or adopt the job of an earlier try, and wait for it. Returns the result."""
+        """Create the job, or adopt the job of an earlier try, and wait for its end. Returns the result."""
         from tf_dist.airflow.operators.task_run import TaskRun
 
         with TaskRun(self, context) as run:
@@ -78,7 +78,7 @@ class TFJobOperator(BaseTFJobOperator):
 
     @masked_errors()
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        """Continue after a deferral. If Airflow ended the deferral, clean up the job, which the trigger left alone."""
+        """Continue after a deferral. If Airflow ended the deferral, clean up the job, which the trigger did not do."""
         from tf_dist.airflow.operators.task_run import TaskRun
 
         self.has_job = True
@@ -90,21 +90,21 @@ class TFJobOperator(BaseTFJobOperator):
             raise
 
     def on_kill(self) -> None:
-        """Note that the task is to end. A signal handler calls this when a user ends the task, or the worker stops."""
+        """Record that the task must end. A signal handler calls this when a user ends the task, or the worker stops."""
         self.killed = True
         if is_test_run():
-            # No other process continues with the job. Act as Ctrl-C does, which also ends a wait in the trigger.
+            # No other process continues with the job. Act like Ctrl-C, which also ends a wait in the trigger.
             signal.raise_signal(signal.SIGINT)
 
     def get_openlineage_facets_on_complete(self, _task_instance: Any) -> Any:
-        """The lineage of the task for the OpenLineage provider, also after a failure."""
+        """The lineage of the task for the OpenLineage provider, even after a failure."""
         from tf_dist.airflow.jobs.lineage import job_lineage
 
         return job_lineage(self.result)
 
     @masked_errors()
     def dry_run(self) -> None:
-        """Print the document that would be submitted, without a cluster. AirflowFailException lists its problems."""
+        """Print the document to submit, without a cluster. AirflowFailException lists its problems."""
         import yaml
 
         try:

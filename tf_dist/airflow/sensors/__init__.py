@@ -1,1 +1,1 @@
-"""Sensors: a job's end, and the admission of a gang."""
+"""Sensors for the state of a job, and for the admission of its gang."""

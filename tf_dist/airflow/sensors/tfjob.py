@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-_KINDS: Final = {"": "", "tfjob": "TFJob", "vcjob": "Job"}  # by what stands before the name of a job
-_LEAST_PAUSE: Final = 0.1  # seconds: a deferred wait pauses though poke_interval is 0, as in many tests of DAGs
+_KINDS: Final = {"": "", "tfjob": "TFJob", "vcjob": "Job"}  # by the prefix of a job's name
+_LEAST_PAUSE: Final = 0.1  # seconds: a deferred wait pauses even if poke_interval is 0, as in many tests of DAGs
 
 
 class _JobSensor(NamedJobTask, BaseSensorOperator):
-    """The common part of both sensors.
+    """The common base of both sensors.
 
     :param get_logs: Write the log lines of the job to the log of the task, while the sensor is deferred.
     :param deferrable: Wait in the triggerer.
@@ -59,7 +59,7 @@ class _JobSensor(NamedJobTask, BaseSensorOperator):
 
     @masked_errors()
     def execute(self, context: Context) -> Any:
-        """Wait here, or in the triggerer."""
+        """Wait in the worker, or in the triggerer."""
         self.refuse_problems()
         with self._skipping():
             if not self.deferrable:
@@ -97,7 +97,7 @@ class _JobSensor(NamedJobTask, BaseSensorOperator):
 
     @masked_errors()
     def poke(self, context: Context) -> bool | PokeReturnValue:
-        """Whether the job is in the wanted state. Raises the job's error if it can never be."""
+        """Whether the job is in the wanted state. Raises the error of a job that can never reach that state."""
         with self.client() as client:
             try:
                 job = client.get(self.job_name)
@@ -126,7 +126,7 @@ class _JobSensor(NamedJobTask, BaseSensorOperator):
             raise
 
     def _say(self, text: str) -> None:
-        """Log why the sensor still waits, once for each reason."""
+        """Log why the sensor still waits, once for each change of the reason."""
         if text != self._said:
             self._said = text
             self.log.info("%s", text)
@@ -164,6 +164,6 @@ class GangAdmittedSensor(_JobSensor):
 
 
 def _publish(context: Context, outcome: Outcome | None) -> None:
-    """Publish the XCom ``outcome``, as the operator does. A job that has not ended has none."""
+    """Publish the XCom ``outcome``, as the operator does. A job that has not ended has no outcome."""
     if outcome is not None:
         context["ti"].xcom_push(key="outcome", value=masked(outcome.document()))

@@ -1,7 +1,7 @@
-"""Trigger: waits for one job in the triggerer, through the informer that all its triggers share.
+"""Trigger: waits for one job in the triggerer, through the informer that all triggers share.
 
-It always yields one event, also after a failure: a trigger that raises an error ends its task without a reason, and
-leaves the job behind. A trigger that is cancelled leaves the job alone, unless a user ended the task.
+It always yields one event, even after a failure. A trigger that raises an error would end its task without a reason,
+and leave the job behind. A cancelled trigger does not change the job, unless a user ended the task.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ T = TypeVar("T")
 
 _CLASS: Final = f"{__name__}.TFJobTrigger"
 _SETTLED: Final = 60.0  # seconds after the deferral; a trigger that starts later has run before, in another process
-_AGAIN: Final = 200  # lines of each log that are repeated then
+_AGAIN: Final = 200  # lines of each log that such a trigger repeats
 _LOOK_EVERY: Final = 0.5  # seconds between two reads of the state of a task that no process works for
 _LAST_LINES: Final = 30.0  # seconds to write the last lines
-_RESERVE: Final = 5.0  # seconds of the time that Airflow grants on_kill, for the deletion
+_RESERVE: Final = 5.0  # seconds of Airflow's timeout for on_kill that are reserved for the deletion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitRequest:
-    """What a trigger waits for, as plain JSON: Airflow stores it, and later versions read it."""
+    """The wait of a trigger as plain JSON, which Airflow stores and later versions of tf-dist read."""
 
     name: str
     """The name of the job."""
@@ -58,7 +58,7 @@ class WaitRequest:
     kind: str = "TFJob"
     """Its kind: ``TFJob``, ``Job`` (of Volcano), or "" for either."""
     uid: str = ""
-    """Its uid; "": any job of this name, also one that is created later."""
+    """Its uid; "": any job with this name, including a job that is created later."""
     access: Mapping[str, Any]
     """The fields of ``ClusterArguments``."""
     goal: str = "succeeded"
@@ -85,7 +85,7 @@ class WaitRequest:
     """The secrets of the document, sealed by ``masking``."""
 
     def plain(self) -> dict[str, Any]:
-        """The fields that are not at their defaults."""
+        """The fields whose values differ from the defaults."""
         values = {one.name: getattr(self, one.name) for one in fields(self)}
         return {one.name: values[one.name] for one in fields(self) if values[one.name] != one.default}
 
@@ -153,8 +153,8 @@ class TFJobTrigger(BaseTrigger):
         """Delete the job if a user ended the task, and the job still belongs to this try.
 
         Airflow also calls this when a stalled triggerer lost its triggers, and when the task was cleared. Then another
-        process continues with the job. Until it does, only this process can learn that the task was ended after all, so
-        it waits for as long as Airflow allows.
+        process continues with the job. Until it does, only this process can detect that a user ended the task after
+        all, so it waits as long as Airflow allows.
         """
         request = self.request
         if self._fired or not request.owner or request.on_kill_action == "keep_job":
@@ -168,7 +168,7 @@ class TFJobTrigger(BaseTrigger):
             self.log.info("the task is %s: its job %s continues", state, request.name)
 
     async def _stop(self, why: str, level: int) -> None:
-        """The session is stopped: do with the job what the policy says."""
+        """Delete or keep the job, as the policy says for a stopped session."""
         from tf_dist.core.pipeline.session import EndCause
         from tf_dist.core.pipeline.workflow_stop import JobFate
 
@@ -179,7 +179,7 @@ class TFJobTrigger(BaseTrigger):
             self.log.log(level, "%s: its job %s is deleted", why, request.name)
 
     async def cleanup(self) -> None:
-        """Called at every end of the trigger. Where Airflow has no ``on_kill``, a user may have caused the end."""
+        """Airflow calls this at every end of the trigger. Without ``on_kill``, a user may have caused the end."""
         await super().cleanup()
         if not TRIGGERS_LEARN_OF_KILLS:
             await self.on_kill()
@@ -187,7 +187,7 @@ class TFJobTrigger(BaseTrigger):
     # The wait
 
     async def _wait(self) -> dict[str, Any]:
-        # Not on the event loop: it takes most of a second once.
+        # Not on the event loop, because the first import takes most of a second.
         await asyncio.to_thread(import_module, "tf_dist.airflow.jobs.job_waiter")
         from tf_dist.airflow.jobs.task_log import TriggerLog
         from tf_dist.client.wait import event_of_loop, run_on_loop
@@ -203,12 +203,12 @@ class TFJobTrigger(BaseTrigger):
                     await learn(unsealed(self.request.secrets, key))
                 steps = await asyncio.to_thread(self._steps, informer, subscription, log)
                 found = await run_on_loop(steps, changed, subscription.take)
-                await asyncio.to_thread(log.flush, _LAST_LINES)  # Airflow closes the file at the event
+                await asyncio.to_thread(log.flush, _LAST_LINES)  # Airflow closes the log file at the event
                 return found
             finally:
                 await asyncio.shield(asyncio.to_thread(informer.leave, subscription))
         finally:
-            # In any case, and to its end: this is where threads end and the Lease goes.
+            # Always complete this call, because it ends the threads and releases the Lease.
             await asyncio.shield(asyncio.to_thread(SHARED_INFORMERS.leave, self._informer_key()))
 
     def _informer_key(self) -> tuple[ClusterArguments, str]:
@@ -238,7 +238,7 @@ class TFJobTrigger(BaseTrigger):
         return JobWaiter(informer, subscription, options, log, log.error, log.lines).steps()
 
     async def _join(self, informer: SharedJobInformer, on_change: Callable[[], None]) -> Subscription:
-        """The subscription to the job. NotFound if the job of this uid is gone. Without a uid it may come later."""
+        """Subscribe to the job. Raises NotFound if the job with this uid is gone. Without a uid, waits for the job."""
         request = self.request
         while True:
             try:
@@ -252,14 +252,14 @@ class TFJobTrigger(BaseTrigger):
             await asyncio.sleep(request.poll_interval)
 
     def _tail(self) -> int | None:
-        """How many last lines of each log a trigger shows that continues in another process; None: all lines."""
+        """The number of last lines of each log that a restarted trigger repeats; None: all lines."""
         asked = self.request.asked_at
         if not asked or time.time() - asked < _SETTLED:
             return None
         self.log.info("another triggerer continues: the last %d lines of each log are repeated", _AGAIN)
         return _AGAIN
 
-    # What Airflow knows
+    # Requests to Airflow
 
     async def _extras(self) -> dict[str, Any]:
         name = ClusterArguments.of(self.request.access).kubernetes_conn_id
@@ -273,18 +273,18 @@ class TFJobTrigger(BaseTrigger):
             return {}
 
     async def _task_state(self) -> str | None:
-        """The present state of the task in the database."""
+        """The current state of the task in the database."""
         from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
         instance = self.task_instance
         if instance is None:
             return None
-        # Not in any thread: the way to the database leads over this event loop.
+        # Not ``asyncio.to_thread``: the call accesses the database through this event loop.
         return await sync_to_async(task_state)(instance, RuntimeTaskInstance.get_task_states)
 
 
 async def _undone_if_cancelled(work: Callable[[], T], undo: Callable[[T], None]) -> T:
-    """What ``work`` returns from a thread. If this is cancelled meanwhile, ``undo`` undoes it."""
+    """Run ``work`` in a thread, and return its result. If cancelled meanwhile, call ``undo`` with the result."""
     task = asyncio.ensure_future(asyncio.to_thread(work))
     try:
         return await asyncio.shield(task)
@@ -299,7 +299,7 @@ def _leave(key: object, _: SharedJobInformer) -> None:
 
 
 def _ref_of_any_kind(informer: SharedJobInformer, request: WaitRequest) -> JobRef:
-    """The reference to the job of this name, of any kind. NotFound; InvalidJob if two kinds have the name."""
+    """The reference to the job of this name, of any kind. Raises NotFound, and InvalidJob for jobs of two kinds."""
     from tf_dist.client.stored_jobs import lookup_job
 
     found = lookup_job(informer.cluster, request.name, request.namespace)

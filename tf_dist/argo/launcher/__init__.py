@@ -1,1 +1,1 @@
-"""The launcher: runs a job as a step of an Argo workflow, from a container of that step."""
+"""The launcher: runs a job as a step of an Argo workflow, in a container of that step."""

@@ -38,10 +38,10 @@ from tf_dist.core.pipeline.wait_result import WaitLimits, admission_limit
 from tf_dist.core.pipeline.workflow_stop import WORKFLOW, JobFate, StopDecision
 from tf_dist.errors import ClusterError, Forbidden, InvalidJob, NotFound, TFDistError
 
-_EVERY: Final = 1.0  # seconds between two writes of what training reports
+_EVERY: Final = 1.0  # seconds between two writes of the reports of the training
 
 
-# The status that a try reports where the job has none, because it did not end by itself.
+# The status that a try reports if the job did not end by itself, and so has no final status.
 _STATUS: Final[Mapping[OutcomeKind, str]] = {
     OutcomeKind.DELETED: "Deleted",
     OutcomeKind.UNKNOWN: "Terminated",
@@ -55,7 +55,7 @@ _KIND_OF_FATE: Final = {JobFate.DELETE: OutcomeKind.DELETED, JobFate.SUSPEND: Ou
 
 
 class StepHost(SessionHost):
-    """The session of one try of a step: its outputs, its progress, and its workflow.
+    """The session of one try of a step. Writes outputs and progress, and reads the workflow.
 
     ``home``: the namespace of the workflow. ``out``: the outputs.
     """
@@ -95,7 +95,7 @@ class StepHost(SessionHost):
         self._reported_at, self._complained = 0.0, ""
 
     def observed(self) -> None:
-        """Report changes of the state at once, and what the training reports once a second."""
+        """Report changes of the state immediately, and the reports of the training once a second."""
         snapshot = self.monitor.snapshot
         status = snapshot.status
         values = {"status": snapshot.state, "reason": status.display_reason, "message": status.display_message}
@@ -108,7 +108,7 @@ class StepHost(SessionHost):
         self._put(values)
 
     def tell(self, end: SessionEnd, decision: StopDecision | None) -> None:
-        """Report the end, and write all outputs: this process may be killed soon."""
+        """Report the end, and write all outputs, because this process may be killed soon."""
         self._tell(self._values(end, None))
         if decision is None or end.cause in ENDED:
             return
@@ -116,7 +116,7 @@ class StepHost(SessionHost):
             case EndCause.STOPPED, what:
                 self._view.say(f"asked to stop: {decision.why}; the job: {what}")
             case EndCause.NOT_ADMITTED, JobFate.LEAVE:
-                # A job that waits keeps its age.
+                # A waiting job keeps its position in the queue.
                 text = f"{decision.why}: {self.job.shown} continues to wait, and the next try adopts it"
                 self._view.say(text)
             case _, JobFate.DELETE:
@@ -149,7 +149,7 @@ class StepHost(SessionHost):
         self._view.say(f"{self.job.shown} {values['status']}{message}{': ' if parts else ''}{' '.join(parts)}")
 
     def mark(self) -> None:
-        """A failure is harmless: the next try reports the end once more."""
+        """Record that the end was reported. A failure is harmless, because the next try reports the end again."""
         patch = {"metadata": {"annotations": {contract.REPORTED: "true"}, "uid": self.job.uid}}
         with suppress(ClusterError):
             self.cluster.patch(self.job.resource, self.job.namespace, self.job.name, patch)
@@ -157,7 +157,7 @@ class StepHost(SessionHost):
     # The workflow
 
     def read_workflow(self) -> Mapping[str, Any] | None:
-        """A single request, because time may be short."""
+        """Read the workflow with a single request, because time may be short."""
         if not self._options.workflow:
             return None
         try:
@@ -227,11 +227,11 @@ class StepHost(SessionHost):
 
 
 _FOLLOW: Final = LogOptions(follow=True)
-_QUICK: Final = 5.0  # seconds that a request may take when the time is short
+_QUICK: Final = 5.0  # timeout in seconds of a request when time is short
 
 
 def run_step(options: LauncherOptions, signals: Signals, log_writer: LogWriter) -> int:
-    """Run one try of the step; its exit code. TFDistError if it cannot start or continue."""
+    """Run one try of the step. Returns its exit code. Raises TFDistError if it cannot start or continue."""
     stopped: list[int] = []
     signals.listen(stopped.append)
     outputs = StepOutputs(options.out)
@@ -265,11 +265,11 @@ def _run_job(
     entry: LoadedJob,
     companions: Iterable[YamlDocument],
 ) -> int:
-    """Create or adopt the job, and follow it to its end; the exit code."""
+    """Create or adopt the job, and follow it to its end. Returns the exit code."""
     cluster, name, home = connection.cluster, entry.job.key.name, connection.namespace
     namespace = TargetNamespaces(options.namespace, home).of(entry.written)
     view.width = max(prefix_width(entry.job), len(OWN_NAME))
-    # Of every run of the workflow the same, as what stands beside the job.
+    # The owner is the same for every run of the workflow, because the companion objects are also the same.
     owner = name.rpartition("-")[0] if options.workflow_uid else name
     for written in companions:
         create_companion(cluster, written, namespace, owner=owner)

@@ -1,6 +1,6 @@
 """Arguments of the launcher: one JSON document of options, and the values that a workflow fills in.
 
-The document is fixed in the step. A value is an argument of its own, ``NAME=VALUE``, so that it cannot change any other
+The document is fixed in the step. Each value is a separate argument, ``NAME=VALUE``, so that it cannot change any other
 option. Arguments are read before other modules are imported.
 """
 
@@ -49,11 +49,11 @@ _FOLDER: Final = ANY._replace(read=Path, empty=Path(contract.OUT))
 _DATA: Final = POLICIES
 
 _GRACE: Final = 30.0
-"""The default of Kubernetes."""
+"""The default grace period of Kubernetes (seconds)."""
 
 
 def _as_texts(given: Any) -> Any:
-    """Values as text, as workflows have them."""
+    """Values as text, because values of workflows are text."""
     if not isinstance(given, Mapping):
         return given
     return {name: value if isinstance(value, str) else json.dumps(value) for name, value in given.items()}
@@ -68,7 +68,7 @@ step_option = partial(option, operator=False)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LauncherOptions(RunOptions):
-    """The options of a launcher, read: those of every run, and those of a step of a workflow."""
+    """The parsed options of a launcher: those of every run, and those of a step of a workflow."""
 
     job: Any = step_option(
         ANY, "The job: an object, a list of the job and its companion objects, or their text in YAML."
@@ -139,13 +139,13 @@ class LauncherOptions(RunOptions):
     context: str = launcher_option(_TEXT, "The context of that kubeconfig.", "", "")
     dry_run: bool = launcher_option(SWITCH, "Print the job instead of creating it: ``--dry-run``.", "", False)
     progress_file: Path | None = None
-    """The file in which Argo reads the progress."""
+    """The file from which Argo reads the progress."""
     deadline: str = ""
     """When Argo stops the pod (RFC 3339)."""
     settle: float = 30.0
     """Seconds for the controller to clean up the pods of a job that has ended."""
     look_every: float = 10.0
-    """Seconds between two reads of the workflow, as often as Argo reads it."""
+    """Seconds between two reads of the workflow, the same as Argo's own interval."""
 
 
 ROWS: Final[Mapping[str, Option]] = options_of(LauncherOptions, Face.LAUNCHER)
@@ -153,7 +153,7 @@ ROWS: Final[Mapping[str, Option]] = options_of(LauncherOptions, Face.LAUNCHER)
 # The document as an argument
 
 LARGEST_ARGUMENT: Final = 131_071
-"""The largest argument or variable of a process in Linux (bytes)."""
+"""The largest argument or environment variable of a process in Linux (bytes)."""
 _PACKED: Final = "zlib:"
 _MOST_UNPACKED: Final = 64 << 20
 _FILE: Final = "@"
@@ -164,13 +164,13 @@ _EXPANDED: Final = re.compile(r"\$(?=[$(])")
 def document_argument(document: Mapping[str, Any], *, pack: bool = False) -> str:
     """The document as an argument: readable text, or compressed."""
     if not pack:
-        # The kubelet expands $(NAME) in arguments, and makes one dollar of two.
+        # The kubelet expands $(NAME) in arguments, and reduces $$ to a dollar sign.
         return _EXPANDED.sub(r"\\u0024", _laid_out(document))
     return _PACKED + base64.b64encode(zlib.compress(json.dumps(document).encode(), 9)).decode()
 
 
 def _laid_out(value: Any, depth: int = 0) -> str:
-    """JSON in which each value that fits is on one line."""
+    """JSON in which each value that fits on a line is on one line."""
     text = json.dumps(value, ensure_ascii=False)
     if len(text) + depth <= _LINE or not isinstance(value, Mapping | list) or not value:
         return text
@@ -184,7 +184,7 @@ def _laid_out(value: Any, depth: int = 0) -> str:
 def read_arguments(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> LauncherOptions:
     """The options of the arguments: the document, ``NAME=VALUE``, ``@FILE`` with one of these, or ``--dry-run``.
 
-    InvalidJob with all problems.
+    Raises InvalidJob with all problems.
     """
     given: list[tuple[str, Any]] = []
     values: dict[str, str] = {}
@@ -219,7 +219,7 @@ def read_arguments(arguments: Sequence[str], environ: Mapping[str, str] = os.env
         "grace": options.get("grace") or (float(grace) if grace.isdecimal() else _GRACE),
         "progress_file": Path(progress) if progress else None,
         "deadline": environ.get("ARGO_DEADLINE", ""),
-        # Of this try only: without the step's name none can be told from those of another item of a loop.
+        # ARGO_NODE_ID is different for each try. Without the step's name, it distinguishes the items of a loop.
         "node": options.get("node") or ("" if options.get("workflow_uid") else environ.get("ARGO_NODE_ID", "")),
     }
     return LauncherOptions(**{**options, **own})
@@ -247,7 +247,7 @@ def _document(text: str) -> dict[str, Any]:
 
 
 def _read(name: str, value: Any, options: dict[str, Any]) -> Iterator[Problem]:
-    """Add the value of an option to ``options``; its problems. Lists and mappings are joined."""
+    """Add the value of an option to ``options``, and yield its problems. Lists and mappings are merged."""
     if (row := ROWS.get(name)) is None:
         yield Problem(shown_value(name)[1:-1], "is not an option", suggestion(name, ROWS, _HELP))
         return
@@ -256,7 +256,7 @@ def _read(name: str, value: Any, options: dict[str, Any]) -> Iterator[Problem]:
     except (ValueError, RecursionError) as error:
         yield Problem(name, f"{shown_value(str(value))} is not JSON: {error}", f"write {row.example}")
         return
-    # What a workflow was to fill in stands here as it is.
+    # A reference that the workflow did not fill in is checked like any other value.
     judged = value if row.kind.of_text and value != "" else read
     yield from row.problems(judged, later=lambda _: False)
     before = options.get(row.name)

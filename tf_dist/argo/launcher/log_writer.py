@@ -1,6 +1,6 @@
 """Log writer: writes the launcher's output in a thread, so that a slow reader does not delay signals.
 
-While the reader is slow, logs of replicas are read more slowly. In a hurry, lines are dropped.
+While the reader is slow, logs of replicas are read more slowly. After ``hurry``, lines that do not fit are dropped.
 """
 
 from __future__ import annotations
@@ -39,14 +39,15 @@ class LogWriter(LineView):
         return self._size >= _MAX_BUFFERED
 
     def hurry(self) -> None:
-        """Do not wait for the reader any more."""
+        """Stop waiting for the reader."""
         with self._state:
             self._hurried = True
             self._state.notify_all()
 
     def finish(self, timeout: float) -> bool:
-        """Write the remaining lines for at most ``timeout`` seconds; whether all are written. Nothing is shown
-        afterwards.
+        """Write the remaining lines for at most ``timeout`` seconds. Returns whether all are written.
+
+        Later lines are dropped.
         """
         with self._state:
             done = self._state.wait_for(lambda: self._gone or not (self._waiting or self._writing), timeout)
@@ -86,7 +87,7 @@ class LogWriter(LineView):
                     view = view[os.write(self._descriptor, view) :]
             except OSError:
                 with self._state:
-                    self._gone = True  # the reader has left: nothing is written any more, the job goes on
+                    self._gone = True  # the reader has closed the stream: write nothing more, and continue the job
             with self._state:
                 self._size -= len(text)
                 self._writing = False

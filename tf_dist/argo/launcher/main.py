@@ -1,4 +1,4 @@
-"""The launcher as a program. It imports little before its first line."""
+"""The launcher as a program. It imports little before it prints its first line."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tf_dist.cluster.signals import Signals
 from tf_dist.errors import InvalidJob, TFDistError
 
 _STDOUT: Final = 1
-_LAST_LINES: Final = 5.0  # seconds for a reader to take what is left
+_LAST_LINES: Final = 5.0  # seconds for the reader to read the remaining lines
 _NEVER: Final = 0
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a step; the exit code (see ``contract``)."""
+    """Run a step. Returns the exit code (see ``contract``)."""
     if {"-h", "--help"}.intersection(arguments):
         sys.stdout.write(f"{help_text()}\n")
         return exit_codes.SUCCEEDED

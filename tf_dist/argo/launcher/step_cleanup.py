@@ -22,18 +22,17 @@ def delete_workflow_jobs(
     all_jobs: bool,
     timeout: float,
 ) -> int:
-    """Delete the jobs of a workflow that still run (``all_jobs``: all jobs), and wait until they are gone; their
-    number.
+    """Delete the running jobs (``all_jobs``: all jobs) of a workflow, wait until they are gone, and count them.
 
-    Kinds of jobs that do not exist, or may not be listed, are skipped: the role in ``rbac.yaml`` allows TFJobs only.
-    Forbidden if no kind may be listed. GoalNotReached if jobs are not gone after ``timeout`` seconds.
+    Kinds of jobs that do not exist, or may not be listed, are skipped, because the role in ``rbac.yaml`` allows only
+    TFJobs. Raises Forbidden if no kind may be listed, and GoalNotReached if jobs remain after ``timeout`` seconds.
     """
     jobs: list[StoredJob] = []
     with suppress(NotServed):
         jobs = list_jobs(cluster, namespace, labels=f"{contract.WORKFLOW_UID}={workflow_uid}")
     marked = [job for job in jobs if all_jobs or not job.status.finished]
     for job in marked:
-        with suppress(NotFound, Conflict):  # gone already, and perhaps another in its place
+        with suppress(NotFound, Conflict):  # already gone, perhaps replaced by another job
             cluster.delete(job.resource, job.namespace, job.name, uid=job.uid)
     wait_for(cluster, marked, "deleted", timeout, report)
     return len(marked)

@@ -1,4 +1,4 @@
-"""The job of a step: its document and its name; created, or adopted from an earlier try."""
+"""The job of a step: its document and its name. The job is created, or adopted from an earlier try."""
 
 from __future__ import annotations
 
@@ -33,9 +33,10 @@ _MAX_V1ALPHA1: Final = 40  # characters of a v1alpha1 job's name in the names of
 
 
 def step_document(options: LauncherOptions, home: str) -> tuple[LoadedJob, JobFiles]:
-    """The job to create, and its companion objects. InvalidFiles with all problems.
+    """The job to create, and its companion objects. Raises InvalidFiles with all problems.
 
-    ``home``: the namespace of the workflow, and of a job that names no other. A job in another namespace has no owner.
+    ``home``: the namespace of the workflow, and the default namespace of the job. A job in another namespace gets no
+    owner reference.
     """
     overrides = (*named_overrides(options.overrides or {}), *_filled_in(options))
 
@@ -54,14 +55,14 @@ def step_document(options: LauncherOptions, home: str) -> tuple[LoadedJob, JobFi
 
 
 def _filled_in(options: LauncherOptions) -> tuple[Override, ...]:
-    """The overrides that the workflow fills in; InvalidJob."""
+    """The overrides that the workflow fills in. Raises InvalidJob."""
     inputs = read_inputs(options.inputs or [])
     listed = listed_values(options.parameters, {one.name for one in inputs})
     return input_overrides(inputs, {**listed, **(options.values or {})})
 
 
 def _changed(content: Any, options: LauncherOptions, home: str) -> Any:
-    job = parse(content, strict=False).job  # all its problems are reported in its own terms before anything is changed
+    job = parse(content, strict=False).job  # reports all problems of the original document before any change
     named = bool(options.workflow) and len(options.workflow) <= MAX_NAME
     labels = {contract.WORKFLOW_LABEL: options.workflow} if named else {}
     env = {contract.MODEL_DIR: options.model_dir} if options.model_dir else {}
@@ -76,7 +77,7 @@ def _changed(content: Any, options: LauncherOptions, home: str) -> Any:
         if home == (metadata.get("namespace") or options.namespace or home):
             metadata["ownerReferences"] = [*(metadata.get("ownerReferences") or ()), _owner(options)]
     if options.workflow_uid or (options.node and metadata.get("generateName")):
-        metadata.pop("generateName", None)  # else no try would find the job of the one before
+        metadata.pop("generateName", None)  # otherwise, no try would find the job of the previous try
         metadata["name"] = step_job_name(job, options.workflow_uid or options.workflow, options.node)
     return {**document, "metadata": metadata}
 
@@ -95,7 +96,7 @@ def step_job_name(job: Job, workflow_uid: str, node: str) -> str:
 def _owner(options: LauncherOptions) -> dict[str, Any]:
     """The owner: the workflow, not the launcher's pod. The job survives the pod, and is deleted with the workflow.
 
-    It does not block the deletion, which would need a permission with OwnerReferencesPermissionEnforcement.
+    ``blockOwnerDeletion`` is False, because True requires a permission with OwnerReferencesPermissionEnforcement.
     """
     return {
         "apiVersion": contract.WORKFLOWS.api_version,
@@ -108,7 +109,7 @@ def _owner(options: LauncherOptions) -> dict[str, Any]:
 
 
 class Interrupted(Exception):
-    """A signal came before the job was created. ``number``: the signal."""
+    """A signal arrived before the job was created. ``number``: the signal."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -117,7 +118,7 @@ class Interrupted(Exception):
 
 @dataclass(frozen=True, slots=True)
 class StepJobs:
-    """The job of a step by its name, as ``start_job`` finds, creates and replaces it."""
+    """Finds, creates, adopts and replaces the job of a step by its name, for ``start_job``."""
 
     cluster: Cluster
     """The cluster."""
@@ -128,7 +129,7 @@ class StepJobs:
     signals: Signals
     """Signals of this process."""
     say: Callable[[str], object]
-    """Gets a line for each act."""
+    """Called with a line for each action."""
     reattach: bool = True
     """The job of an earlier try is continued."""
     workdir: str | None = ""
@@ -137,7 +138,7 @@ class StepJobs:
     """The packed code."""
 
     def find(self) -> Sequence[StoredJob]:
-        """AlreadyExists if the job of this name belongs to another step."""
+        """The job with the name, if it exists. Raises AlreadyExists if it belongs to another step."""
         resource = job_resource(self.entry)
         try:
             found = StoredJob(resource, self.cluster.get(resource, self.namespace, self.entry.job.key.name))
@@ -152,7 +153,7 @@ class StepJobs:
         return (found,)
 
     def decide(self, found: Sequence[StoredJob]) -> AdoptionDecision:
-        """The table of adoption. A job that is being deleted is replaced."""
+        """Decide by the table of adoption. A job that is being deleted is replaced."""
         if not found:
             return AdoptionDecision(AdoptionAction.CREATE)
         (job,) = found
@@ -178,7 +179,7 @@ class StepJobs:
     def replace(self, found: StoredJob) -> None:
         """Delete the job, and wait until its pods are gone, because the new pods have the same names.
 
-        Interrupted if a signal comes meanwhile.
+        Raises Interrupted if a signal arrives meanwhile.
         """
         why = "has ended" if found.status.finished else "is not continued"
         self.say(f"{found.shown} of an earlier try {why}: deletes it, and creates another")
@@ -195,7 +196,7 @@ class StepJobs:
 
 
 def stop_patch(job: StoredJob, *, suspend: bool, by: str = "") -> dict[str, Any]:
-    """The patch that suspends a job, with who did it, or resumes it."""
+    """The patch that suspends a job and records ``by`` as the cause, or that resumes it."""
     patch = suspend_patch(job.stored, suspend)
     metadata = patch.setdefault("metadata", {})
     metadata.setdefault("annotations", {})[contract.STOPPED_BY] = by if suspend else None
@@ -203,7 +204,7 @@ def stop_patch(job: StoredJob, *, suspend: bool, by: str = "") -> dict[str, Any]
 
 
 def _step_of(metadata: Mapping[str, Any]) -> tuple[str | None, ...]:
-    """The identity of a job's step: the uid of the workflow, or else the arguments of the launcher."""
+    """The identity of a job's step: the uid of the workflow, or otherwise the arguments of the launcher."""
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
     if uid := labels.get(contract.WORKFLOW_UID):
         return (uid,)

@@ -1,4 +1,4 @@
-"""Outputs of a step: files that Argo reads at any time, each written atomically; progress."""
+"""Outputs and progress of a step. Outputs are files that Argo may read at any time, so each is written atomically."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class StepOutputs:
         self.problem = ""
 
     def start(self, job: str) -> None:
-        """Write all files with their first values; InvalidJob if that fails."""
+        """Write all files with their first values. Raises InvalidJob if that fails."""
         first = {**contract.OUTPUTS, "job": job, "status": "Starting", "message": "the launcher has just started"}
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -43,7 +43,7 @@ class StepOutputs:
             raise InvalidJob([Problem("out", f"cannot write outputs to {self._folder}: {error}", hint)]) from error
 
     def put(self, values: Mapping[str, str]) -> None:
-        """Update values. A full or missing volume does not end the training; it is reported in ``problem``."""
+        """Update values. A full or missing volume does not end the training, but is reported in ``problem``."""
         for name, value in values.items():
             try:
                 self._write(name, value)
@@ -75,7 +75,7 @@ def progress_outputs(progress: Progress) -> dict[str, str]:
     size = len("{}")
     for name, value in metrics.items():
         shown = value if math.isfinite(value) else str(value)
-        size += len(json.dumps({name: shown}))  # its braces are as long as the comma and the space after it
+        size += len(json.dumps({name: shown}))  # the two braces count for the comma and the space
         if size > _TEXT_LIMIT:
             break
         document[name] = shown
@@ -88,10 +88,11 @@ class _RefusedFile(Exception):
 
 
 def copy_checkpoint(checkpoint: str, folder: Path, mounts: Sequence[str]) -> str:
-    """Copy the files of a checkpoint to a folder, all or none; the problem, or "".
+    """Copy the files of a checkpoint to a folder, all or none. Returns the problem, or "".
 
     ``checkpoint``: a folder, a file, or a prefix of files, as TensorFlow names it. The training printed this text, so
-    only files below ``mounts`` are copied, after links are followed. Others could be secrets of the launcher's pod.
+    only files below ``mounts`` are copied, after links are followed. Other files could be secrets of the launcher's
+    pod.
     """
     if "://" in checkpoint:
         return f"{checkpoint} is not on a volume of the launcher: the output checkpoint has its location"
@@ -128,10 +129,10 @@ _DEPTH_LIMIT: Final = 64
 
 
 def _copy(name: str, target: Path, mounts: Sequence[Path], at: int | None = None, above: tuple[Path, ...] = ()) -> None:
-    """Copy a file, or a folder with all its content; OSError, _RefusedFile.
+    """Copy a file, or a folder with all its content. Raises OSError and _RefusedFile.
 
-    The place of the opened file is checked, because the training may replace a link at any time. ``at``: the folder of
-    the name. ``above``: the folders around it.
+    The path of the opened file is checked, because the training may replace a link at any time. ``at``: a descriptor of
+    the folder that contains ``name``. ``above``: the parent folders.
     """
     descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY, dir_fd=at)  # a pipe would wait for a writer
     try:
@@ -157,7 +158,7 @@ def _copy(name: str, target: Path, mounts: Sequence[Path], at: int | None = None
 
 
 def _place_of(descriptor: int) -> Path:
-    """The path of an opened file. macOS has no /proc."""
+    """The path of an opened file."""
     if sys.platform == "darwin":
         found: bytes = fcntl.fcntl(descriptor, fcntl.F_GETPATH, bytes(1024))
         return Path(os.fsdecode(found.rstrip(b"\0")))
@@ -181,7 +182,7 @@ class ProgressFile:
         self._shown = ""
 
     def show(self, progress: Progress, *, done: bool = False) -> None:
-        """Write the progress if the training reports it and its number of steps is known, or that it is ``done``."""
+        """Write the progress, if the step and the number of steps are known. ``done``: all steps are complete."""
         step, total = progress.metrics.get("step"), self._total or _whole(progress.metrics.get("total_steps"))
         if done:
             whole = total or 100
@@ -192,13 +193,13 @@ class ProgressFile:
     def _write(self, text: str) -> None:
         if self._path is None or text == self._shown:
             return
-        # In place and at once, padded with empty lines: its folder may be another user's, and a reader that comes in
-        # the middle of a truncation would find nothing.
+        # Write in place with a single call, padded with empty lines. The folder may belong to another user, and a
+        # reader could find an empty file after a truncation.
         line = f"{text}\n".ljust(len(self._shown) + 1, "\n").encode()
         try:
             descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o666)
         except OSError:
-            self._path = None  # not in a pod of Argo's
+            self._path = None  # not in a pod of Argo
             return
         try:
             os.pwrite(descriptor, line, 0)

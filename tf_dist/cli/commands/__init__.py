@@ -1,1 +1,1 @@
-"""The commands. Nothing heavy is imported before one runs: help must be there at once."""
+"""The commands. They import large modules only when they run, so that the help appears without delay."""

@@ -11,7 +11,7 @@ import typer
 from tf_dist.cli import options, output
 
 PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
-"""Typer's settings of ``argo-launch``, which reads its command line itself, ``--help`` too."""
+"""Typer's settings for ``argo-launch``, which parses its own command line, including ``--help``."""
 
 
 def argo_launch(context: typer.Context) -> None:
@@ -52,13 +52,13 @@ app = typer.Typer(
 
 _TRAINING: Final = "tf-dist/digits:latest"
 _CLUSTER_WIDE: Final = frozenset({"ClusterWorkflowTemplate", "ClusterRoleBinding"})
-_NOT_ALONE: Final = "digits-job.yaml"  # a part of others
+_NOT_ALONE: Final = "digits-job.yaml"  # only a part of other files
 _VOLCANO_JOBS: Final = {"apiGroups": ["batch.volcano.sh"], "resources": ["jobs"]}
 
 
 @app.callback()
 def _workflows() -> None:
-    """A command of its own, though there is one only."""
+    """Keep ``export`` a subcommand, although it is the only command of the group."""
 
 
 @app.command()
@@ -99,7 +99,7 @@ def export(
 
 
 def documents(name: str, namespace: str, *, volcano: bool = False) -> list[Any]:
-    """The objects of a file, in this namespace ("": as they are). ``volcano``: steps may run Volcano Jobs as well."""
+    """The objects of a file, in this namespace ("": as in the file). ``volcano``: steps may also run Volcano Jobs."""
     import yaml
 
     found = [_placed(one, namespace) for one in yaml.safe_load_all((home() / name).read_text(encoding="utf-8"))]
@@ -110,7 +110,7 @@ def documents(name: str, namespace: str, *, volcano: bool = False) -> list[Any]:
 
 
 def home() -> Path:
-    """The folder of the workflows: in the package, or beside it in a checkout."""
+    """The folder of the workflows: inside the package, or next to it in a checkout."""
     import tf_dist
 
     package = Path(tf_dist.__file__).parent
@@ -132,7 +132,7 @@ def _placed(document: Any, namespace: str) -> Any:
 
 
 def _with_images(value: Any, images: Mapping[str, str]) -> Any:
-    """Replace images in all values that consist of an image only, including defaults of parameters."""
+    """Replace images in all values that consist only of an image, including defaults of parameters."""
     if isinstance(value, list):
         return [_with_images(one, images) for one in value]
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""``tf-dist controller``: leads the jobs of a cluster until it is asked to stop."""
+"""``tf-dist controller``: runs the controller of a cluster until a signal arrives."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def controller(
 ) -> None:
     """Run the controller of a cluster, which admits and reconciles all jobs.
 
-    Of several replicas, one is the leader. If it dies, another replica becomes the leader after about 15 seconds. After
-    Ctrl-C or SIGTERM, another replica becomes the leader immediately, and jobs and pods stay as they are.
+    One of several replicas is the leader. If the leader dies, another replica becomes the leader after about 15
+    seconds. After Ctrl-C or SIGTERM, another replica becomes the leader immediately. Jobs and pods continue.
     """
     from tf_dist.cluster.client.client_config import load_config
     from tf_dist.cluster.lease import system_namespace

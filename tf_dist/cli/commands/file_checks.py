@@ -1,4 +1,4 @@
-"""``tf-dist validate``, ``plan``, ``convert``: what is in job files. Nothing is started."""
+"""``tf-dist validate``, ``plan``, ``convert``: check, show and convert job files. Nothing is started."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from tf_dist.errors import Problem
 
 _TFJOB: Final = "kubeflow.org/v1"
-_MOST_SHOWN: Final = 20  # replicas of a type that a table and JSON show one by one
-_EXAMPLES: Final = 3  # those that they show of a type that has more
+_MOST_SHOWN: Final = 20  # maximum replicas of a type that a table and JSON show completely
+_EXAMPLES: Final = 3  # replicas that they show of a type with more replicas
 
 
 def validate(
@@ -131,7 +131,7 @@ def plan(
 
 
 def _left_out(job: Job) -> Iterator[str]:
-    """Objects that are created only when the job starts, because a plan shows no private keys."""
+    """Objects that a plan does not show, because they contain private keys."""
     from tf_dist.core.podbuilder.volcano_plugins import secret_name
 
     if job.plugins.ssh is not None:
@@ -144,7 +144,7 @@ def _placeholder(job: Job) -> Job:
 
 
 def planned(job: Job, replicas: Sequence[ReplicaId]) -> list[dict[str, Any]]:
-    """Every object of the first attempt but those of other ``replicas``, without the owner that is not there yet."""
+    """The objects of the first attempt for these ``replicas``, without their owner, which does not exist yet."""
     from tf_dist.client.stored_jobs import replica_of
     from tf_dist.core.integrations import dispatch
     from tf_dist.core.model.status import Attempts
@@ -161,7 +161,7 @@ def planned(job: Job, replicas: Sequence[ReplicaId]) -> list[dict[str, Any]]:
 
 
 def unsupported_security(job: Job) -> list[str]:
-    """What a run on this machine leaves out or refuses of the pods' security, as far as it is known before."""
+    """The security settings of pods that a run on this machine would ignore or refuse, as far as known in advance."""
     import sys
 
     from tf_dist.cluster.kubelet.node.machine import find_user, node_features
@@ -214,7 +214,7 @@ def _plan_report(job: Job, objects: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def gang_text(job: Job) -> str:
-    """How many of its pods have to start together, in words."""
+    """The number of pods that must start together, in words."""
     from tf_dist.core.model.wording import are
 
     least, total = job.scheduling.min_available, len(job.replicas)
@@ -222,7 +222,7 @@ def gang_text(job: Job) -> str:
 
 
 def requests_text(job: Job) -> dict[str, str]:
-    """What the whole gang asks of the cluster."""
+    """The resource requests of the whole gang."""
     from tf_dist.core.gang.resources.pod_requests import add_resources, pod_sets
     from tf_dist.core.model.quantity import format_quantity
 
@@ -231,7 +231,7 @@ def requests_text(job: Job) -> dict[str, str]:
 
 
 def _shown_replicas(job: Job) -> list[ReplicaId]:
-    """The replicas that a table and JSON show. Where there are many, each TF_CONFIG has the addresses of all."""
+    """The replicas that a table and JSON show. They are few, because each TF_CONFIG has the addresses of all."""
     return [
         replica
         for spec in job.replica_specs
@@ -290,7 +290,7 @@ def convert(
 ) -> None:
     """Write Volcano Jobs and older TFJobs as TFJobs kubeflow.org/v1, and queues of Volcano as queues of tf-dist.
 
-    What the other format cannot express is reported on standard error.
+    Fields that the other format cannot express are reported on standard error.
     """
     from tf_dist.cli.findings import require_valid_files
     from tf_dist.client.job_files import load_job_files

@@ -1,4 +1,4 @@
-"""``tf-dist init``: the job of a script as a file to go on with."""
+"""``tf-dist init``: writes the job of a script as a file that users edit."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def init(
     """Write the job of a script as a commented file, with the options of tf-dist run.
 
     The file is a TFJob v1, for tf-dist run and submit. Nothing is started. Variables of this shell and of files are not
-    written: the commands in the file's first lines take them again.
+    written. The commands in the first lines of the file read them again.
     """
     from tf_dist.errors import InvalidJob, Problem
 
@@ -85,7 +85,7 @@ _RESTARTS: Final = {
 
 
 def _lines(job: Mapping[str, Any], run: str) -> Iterator[str]:
-    """The document with its comments. The pod template is written once, and repeated by reference.
+    """The document with comments. A repeated pod template is written once, and then referenced.
 
     ``run``: the command that runs the file.
     """

@@ -1,4 +1,4 @@
-"""``tf-dist get``, ``describe``, ``explain``: submitted jobs, shown."""
+"""``tf-dist get``, ``describe``, ``explain``: show submitted jobs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def get(
     from tf_dist.client.client import Client
 
     client = Client(kubeconfig, context, local=local, namespace=namespace)
-    one = name is not None  # "", of a variable that is not set, does not mean all
+    one = name is not None  # "", from an unset variable, does not mean all jobs
     jobs = client.list(all_namespaces=everywhere) if name is None else [client.get(name)]
     _show_list(jobs, form, everywhere=everywhere, one=one)
     if not jobs and form is options.ListFormat.TABLE and not watch:
@@ -137,7 +137,7 @@ def describe(
     try:
         pods: tuple[PodView, ...] | None = pod_views(job.job, raw)
         _spec(job)
-    except InvalidJob:  # there is no spec to go by
+    except InvalidJob:  # the job has no valid spec
         pods = None
         output.line(output.styled(job.shown, "bold"))
     _status(job, "; ".join(str(one) for one in client.leaders([job]) if one.holder), seen.result if seen else None)

@@ -1,4 +1,4 @@
-"""``tf-dist install``: what a cluster needs, as YAML."""
+"""``tf-dist install``: prints the manifests that a cluster needs."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def install(
 ) -> None:
     """Print the manifests that a cluster needs: tf-dist install | kubectl apply -f -
 
-    The command reads the cluster and leaves out definitions of other installations. It changes nothing. For other
-    settings, use the Helm chart from which these manifests are made.
+    The command reads the cluster and omits definitions that other installations own. It changes nothing. For other
+    settings, use the Helm chart from which these manifests are rendered.
     """
     from tf_dist.cli.install.manifests import IMAGE, InstallOptions, manifests
     from tf_dist.errors import InvalidJob, Problem

@@ -1,4 +1,4 @@
-"""``tf-dist local``: a lasting cluster on this machine."""
+"""``tf-dist local``: a persistent cluster on this machine."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def status(
     form: options.TextOutput = options.TextFormat.TEXT,
     plain: options.Plain = False,
 ) -> None:
-    """Show where the local cluster is and how it separates pods. Exits with 75 when none is running."""
+    """Show where the local cluster is and how it separates pods. Exits with 75 if no local cluster is running."""
     from tf_dist.local import daemon_control
 
     endpoint = daemon_control.daemon_status()

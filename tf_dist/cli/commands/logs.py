@@ -1,4 +1,4 @@
-"""``tf-dist logs``: the logs of all replicas of a job."""
+"""``tf-dist logs``: prints the logs of all replicas of a job."""
 
 from __future__ import annotations
 

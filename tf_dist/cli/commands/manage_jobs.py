@@ -47,7 +47,7 @@ def submit(
 
     A script becomes a TFJob. All replicas run the script, and its folder is sent with the job.
 
-    On the local cluster relative commands run in the folder of the file (annotation tf-dist.dev/workdir).
+    On the local cluster, relative commands run in the folder of the file (annotation tf-dist.dev/workdir).
     """
     from tf_dist.cli.findings import require_valid_files, show_leaders
     from tf_dist.client.client import Client
@@ -110,8 +110,8 @@ def wait(
 ) -> None:
     """Wait until jobs reach a state. Exits with 1 as soon as a job can no longer reach it, and with 75 after --timeout.
 
-    kubectl's form works too: --for=condition=Succeeded, --for=delete. -o json prints how each job ended, also when it
-    failed: see docs/reference/exit-codes.md.
+    The options of kubectl also work: --for=condition=Succeeded, --for=delete. -o json prints how each job ended, even
+    if it failed: see docs/reference/exit-codes.md.
     """
     from tf_dist.client.client import Client
     from tf_dist.client.wait import wait_for, wait_goal
@@ -129,7 +129,7 @@ def wait(
 
 
 def _jobs(client: Client, names: list[str], *, missing_ok: bool = False) -> list[StoredJob]:
-    """The jobs of these names, without duplicates: NAME and tfjob/NAME may be the same job."""
+    """The jobs of these names, without duplicates, because NAME and tfjob/NAME may be the same job."""
     from tf_dist.errors import NotFound
 
     found: dict[str, StoredJob] = {}
@@ -208,7 +208,7 @@ def suspend(
     context: options.Context = "",
     local: options.Local = False,
 ) -> None:
-    """Stop the pods of jobs and give up their admission, until resume. Spends none of their restarts."""
+    """Stop the pods of jobs and give up their admission, until resume. Does not count as a restart."""
     from tf_dist.client.client import Client
 
     client = Client(kubeconfig, context, local=local, namespace=namespace)
@@ -232,7 +232,7 @@ def resume(
 
 
 def _to_change(client: Client, names: list[str]) -> list[StoredJob]:
-    """The jobs to change. Fails before any change if one of them has finished."""
+    """The jobs to change. Raises an error before any change if one of the jobs has finished."""
     from tf_dist.client.stored_jobs import refuse_finished
 
     found = _jobs(client, names)

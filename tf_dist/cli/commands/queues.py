@@ -1,4 +1,4 @@
-"""``tf-dist queues``: the queues of a cluster, and how they stand."""
+"""``tf-dist queues``: shows the queues of a cluster and their state."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _as_trees(found: Sequence[Object]) -> Iterator[tuple[int, Object]]:
         parent = _parent(by_name[name])
         below.setdefault(parent if parent in by_name else "", []).append(name)
     shown: set[str] = set()
-    # Queues in a cycle have no root: they come last, at the top level.
+    # Queues in a cycle have no root. They are listed last, at the top level.
     stack = [(0, name) for name in [*sorted(by_name, reverse=True), *below.get("", [])]]
     while stack:
         depth, name = stack.pop()
@@ -155,7 +155,7 @@ def _rules(queue: Object) -> list[str]:
 
 
 def _tell_problems(listed: Iterator[Any]) -> None:
-    """Print problems of queues, from our own validation or from the admission leader's report."""
+    """Print problems of queues, from the validation here, or reported by the admission leader."""
     from tf_dist.core.dialects.queue_resource import read_queue
     from tf_dist.errors import InvalidQueue
 

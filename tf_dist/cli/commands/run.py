@@ -1,4 +1,4 @@
-"""``tf-dist run``: one job, on this machine or on a cluster, from start to end, with nothing left behind."""
+"""``tf-dist run``: runs one job, on this machine or on a cluster, and cleans up at the end."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def run(
     A script becomes a TFJob. All replicas run the script, and its folder is sent with the job.
 
     The job runs on this machine, unless a cluster is named or the command runs in a pod. On a cluster, the job is
-    deleted at the end. If the namespace has no leader there, this command is its leader until the job ends.
+    deleted at the end. If its namespace has no leader, this command is the leader until the job ends.
 
     Ctrl-C gives the pods their grace period, and a second Ctrl-C kills them immediately. Nothing is left behind.
     Exits with 0 if the job succeeded, 1 if it failed or exceeded --timeout, 2 if it cannot run here, and 75 if it was
@@ -111,7 +111,7 @@ def run(
     overrides = parse_overrides(
         [*(changes or ()), *asked], json=set_json or (), strings=[*(set_string or ()), *policies]
     )
-    # A local run pulls no image.
+    # A run on this machine does not pull images.
     to_start = duration_text(startup) if elsewhere and startup else None
     change = partial(with_startup_timeout, timeout=to_start or "")
     asked_of_job = scripts.JobArguments(

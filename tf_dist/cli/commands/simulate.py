@@ -1,4 +1,4 @@
-"""``tf-dist simulate``: what a trace of jobs goes through under one policy of admission or another."""
+"""``tf-dist simulate``: compares admission policies on a trace of jobs."""
 
 from __future__ import annotations
 

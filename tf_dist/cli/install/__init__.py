@@ -1,1 +1,1 @@
-"""What ``tf-dist install`` prints, and the check of the cluster that it goes to."""
+"""The manifests that ``tf-dist install`` prints, and the check of the target cluster."""

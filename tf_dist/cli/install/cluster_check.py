@@ -1,4 +1,4 @@
-"""The check of a cluster before an installation: its definitions, its queues, and what its jobs need."""
+"""The check of a cluster before an installation: its definitions, its queues, and the needs of its jobs."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _of_faces(found: Manifest, ours: Manifest) -> Iterator[DefinitionDifference]
 
 
 def keeps(version: Mapping[str, Any], path: str) -> bool:
-    """Whether an object of this version may have something at a dotted path, so that the API server stores it."""
+    """Whether the API server stores the field at a dotted path in objects of this version."""
     schema = (version.get("schema") or {}).get("openAPIV3Schema") or {}
     for key in path.split("."):
         known = (schema.get("properties") or {}).get(key, schema.get("additionalProperties"))
@@ -103,14 +103,14 @@ def keeps(version: Mapping[str, Any], path: str) -> bool:
 
 _TFJOBS: Final = "tfjobs.kubeflow.org"
 OLDEST_KUBERNETES: Final = (1, 29)
-"""The oldest that is supported. From it on, validation rules (CEL) are stable, and kubelets report that a pod waits for
-an image."""
+"""The oldest supported release. From this release on, validation rules (CEL) are stable, and kubelets report that a pod
+waits for an image."""
 
 
 def check_cluster(cluster: Cluster, release: tuple[int, int]) -> tuple[frozenset[str], list[DefinitionDifference]]:
     """The definitions that another installation owns, and the differences to report. Changes nothing.
 
-    ``release``: release of the API server, such as (1, 29), or (0, 0) if it is unknown.
+    ``release``: the release of the API server, such as (1, 29), or (0, 0) if unknown.
     """
     there = get_definition(cluster, _TFJOBS)
     foreign = there is not None and not is_tf_dist_definition(there)

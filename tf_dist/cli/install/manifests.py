@@ -1,6 +1,6 @@
 """The manifests that are shipped with tf-dist, with the substitutions of ``tf-dist install``.
 
-They are what Helm makes of the chart in ``deploy/chart`` (``make manifests``). All other settings are the chart's.
+Helm renders them from the chart in ``deploy/chart`` (``make manifests``). For all other settings, use the chart.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from tf_dist.core.model.names import SYSTEM_NAMESPACE
 Manifest = dict[str, Any]
 
 IMAGE: Final = f"tf-dist:{__version__}"
-"""The image in the manifests. It names no registry: each user pushes it to their own."""
+"""The image in the manifests. It names no registry, because each user pushes it to their own registry."""
 
-# Kubernetes creates these itself: they keep their labels.
+# Kubernetes itself creates these namespaces, so the manifests must not change their labels.
 _KUBERNETES_OWN: Final = ("default", "kube-system", "kube-public", "kube-node-lease")
 _WHOLE_CLUSTER: Final = "tf-dist.yaml"
 _NAMESPACED: Final = "tf-dist-namespaced.yaml"
@@ -27,22 +27,22 @@ _DEFINITION: Final = "CustomResourceDefinition"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallOptions:
-    """What ``tf-dist install`` substitutes."""
+    """The values that ``tf-dist install`` substitutes."""
 
     namespace: str = SYSTEM_NAMESPACE
     """The namespace of the controller."""
     image: str = IMAGE
     """The controller's image."""
     replicas: int = 2
-    """Pods of the controller."""
+    """The number of pods of the controller."""
     namespaced: bool = False
-    """The controller runs the jobs of its own namespace only, with Roles instead of ClusterRoles."""
+    """The controller runs only the jobs of its own namespace, with Roles instead of ClusterRoles."""
 
 
 def manifests(options: InstallOptions, foreign: frozenset[str] = frozenset()) -> list[Manifest]:
-    """All objects of an installation, in the order in which they are to be applied.
+    """All objects of an installation, in the order in which to apply them.
 
-    ``foreign``: names of definitions that another installation owns. They are left out.
+    ``foreign``: names of definitions that another installation owns, and that are left out.
     """
     file = _NAMESPACED if options.namespaced else _WHOLE_CLUSTER
     objects = _read(file)
@@ -53,7 +53,7 @@ def manifests(options: InstallOptions, foreign: frozenset[str] = frozenset()) ->
 
 
 def definition(name: str) -> Manifest:
-    """A definition of tf-dist, as it is shipped."""
+    """A definition of tf-dist, as shipped."""
     (found,) = (one for one in _read(_WHOLE_CLUSTER) if (one["kind"], one["metadata"]["name"]) == (_DEFINITION, name))
     return found
 
@@ -66,7 +66,7 @@ def _read(name: str) -> list[Manifest]:
     package = Path(tf_dist.__file__).parent
     inside = package / "deploy"  # in a wheel; in a checkout it is next to the package
     path = (inside if inside.is_dir() else package.parent / "deploy") / name
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's is ten times as fast
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is ten times as fast
     return [one for one in yaml.load_all(path.read_text(encoding="utf-8"), Loader=loader) if one is not None]
 
 
