@@ -147,9 +147,8 @@ def _failures(failed: list[float], took: list[float]) -> str:
 
 def _naive(cluster: Filled, size: int) -> dict[str, list[float]]:
     """Microseconds of the naive ways for gangs of the same kind, in the same state; what takes seconds is left out."""
-    room = cluster.room
-    free = room.table.free.astype(int).T.tolist()
-    columns = range(room.table.columns)
+    columns = _counted(cluster.room.table)
+    free = cluster.room.table.free[columns].astype(int).T.tolist()
     ways = {_VECTOR: naive_place.Vector(free)} | ({_SCAN: naive_place.Scan(free)} if size < 100 else {})
     took: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(5 if size < 100 else 3):
@@ -163,10 +162,14 @@ def _naive(cluster: Filled, size: int) -> dict[str, list[float]]:
     return took
 
 
+def _counted(table: NodeTable) -> list[int]:
+    """The columns of CPU, memory, pods and GPUs."""
+    return [column for column in range(table.columns) if column != ABSENT]
+
+
 def _bare_scan(table: NodeTable) -> list[float]:
     """Microseconds for no more than the count of one shape's pods on every node, as floats of half the size."""
-    counted = [column for column in range(table.columns) if column != ABSENT]  # CPU, memory, pods and GPUs
-    free = np.ascontiguousarray(table.free[counted], np.float32)
+    free = np.ascontiguousarray(table.free[_counted(table)], np.float32)
     asked = np.float32([[2000], [1 << 33], [1], [1]])
     took = []
     for _ in range(220):
@@ -236,8 +239,8 @@ def _identical(gangs: int, pods_each: int) -> tuple[list[float], list[float]]:
     room = NodeSnapshot([Node(name=f"n{number:04}", allocatable=whole, free=whole) for number in range(5_000)])
     asked = {"cpu": Decimal("0.1"), "memory": Decimal(500 << 20), "pods": Decimal(1)}
     shape = room.shape(PodSet(type="pod", count=1, requests=asked))
-    columns = range(room.table.columns)
-    naive = naive_place.Vector(room.table.free.astype(int).T.tolist())
+    columns = _counted(room.table)
+    naive = naive_place.Vector(room.table.free[columns].astype(int).T.tolist())
     gang = [([dict(shape.requests).get(column, 0) for column in columns], pods_each)]
     place_gang(room, [(shape, pods_each)])  # what is made on first use
     ours, theirs = [], []
