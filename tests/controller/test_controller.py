@@ -30,6 +30,7 @@ from tf_dist.cluster.api import (
     EVENTS,
     NODES,
     PODS,
+    QUEUES,
     SERVICES,
     TFJOBS,
     VOLCANO_JOBS,
@@ -289,6 +290,27 @@ def test_reports_how_long_a_round_of_the_loop_has_taken() -> None:
         assert driver.readings().loop_age >= 400
         let_go.set()
         until(lambda: driver.readings().loop_age < 400, 60)
+    finally:
+        let_go.set()
+        driver.stop()
+
+
+def test_queues_no_job_before_all_kinds_are_listed(world: World) -> None:
+    """With many pods, workers that take their jobs again and again slow down the lists that they wait for."""
+    world.run_job(tfjob())
+    let_go = threading.Event()
+
+    def hangs(verb: str, resource: Resource, *_: Any, **__: Any) -> None:
+        if (verb, resource) == ("list", QUEUES):
+            let_go.wait(60)
+
+    driver = Controller(disturbed(world.memory, hangs), clock=world.clock, monotonic=world.clock)
+    driver.start()
+    try:
+        until(lambda: {"tfjobs", "pods"} <= {one.resource for one in driver.readings().informers if one.lists}, 60)
+        assert driver.readings().work.adds == 0
+        let_go.set()
+        until(lambda: driver.readings().work.adds >= 1, 60)
     finally:
         let_go.set()
         driver.stop()

@@ -354,7 +354,8 @@ class Controller:
 
     def _owned_changed(self, ref: JobRef, version: int) -> None:
         self._on_change(ref)
-        self._queue.notice(ref, version)
+        if self._term == self._leadership.term:  # otherwise all jobs are queued once the informers have synced
+            self._queue.notice(ref, version)
 
     def _capacity_changed(self) -> None:
         # The next decision reads all changes that precede it, so one request is enough.
