@@ -1,4 +1,4 @@
-"""Security contexts and limits: honoured where this node can, refused where they promise safety, else warned of."""
+"""Security contexts and limits. The node honours what it can, refuses what safety depends on, and warns otherwise."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STATUS = "grep -E '^(Uid|Gid|Groups|NoNewPrivs|CapEff|CapBnd|CapPrm|CapInh|CapAm
 
 @pytest.fixture(params=list(NetworkMode)[1:], ids=str)
 def bench(request: pytest.FixtureRequest, benches: MakeBench) -> Bench:
-    """Where every user may be: pytest's own folders are private."""
+    """Its working directory is open to every user. The folders of pytest are private."""
     return benches(network=request.param, workdir=Path("/"))
 
 
@@ -64,14 +64,14 @@ def warnings(bench: Bench) -> list[str]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has it")
-def test_no_program_gains_rights(bench: Bench) -> None:
+def test_containers_run_with_no_new_privs(bench: Bench) -> None:
     status = bench.run(sh("one", STATUS))
     assert status["phase"] == "Succeeded", status
     assert fields(bench, "one")["NoNewPrivs"] == ["1"]
 
 
 @as_root
-def test_root_keeps_what_container_runtimes_leave_to_it(bench: Bench) -> None:
+def test_root_has_default_capabilities_of_container_runtimes(bench: Bench) -> None:
     bench.run(sh("one", STATUS))
     found = fields(bench, "one")
     default = sum(1 << number for number, name in enumerate(CAPABILITIES) if name in DEFAULT_CAPABILITIES)
@@ -81,7 +81,7 @@ def test_root_keeps_what_container_runtimes_leave_to_it(bench: Bench) -> None:
 
 
 @as_root
-def test_capabilities_are_dropped_and_none_is_added(bench: Bench) -> None:
+def test_capabilities_are_dropped_but_not_added(bench: Bench) -> None:
     bench.run(sh("one", STATUS, **secure(capabilities={"drop": ["ALL"], "add": ["CAP_KILL", "SYS_ADMIN"]})))
     assert int(fields(bench, "one")["CapBnd"][0], 16) == 1 << CAPABILITIES.index("KILL")
     bench.run(sh("two", STATUS, **secure(capabilities={"drop": ["chown"]})))
@@ -90,7 +90,7 @@ def test_capabilities_are_dropped_and_none_is_added(bench: Bench) -> None:
 
 
 @as_root
-def test_a_container_runs_as_the_user_and_groups_that_it_names(bench: Bench) -> None:
+def test_container_runs_as_its_user_and_groups(bench: Bench) -> None:
     context = {"runAsUser": 12345, "runAsGroup": 543, "fsGroup": GROUP, "supplementalGroups": [777]}
     script = f"{STATUS}; echo HOME:$HOME; echo TMPDIR:$TMPDIR; echo err > /dev/stderr"
     status = bench.run(sh("one", script, securityContext=context, **secure(runAsGroup=544)))
@@ -104,14 +104,14 @@ def test_a_container_runs_as_the_user_and_groups_that_it_names(bench: Bench) -> 
 
 
 @as_root
-def test_a_user_of_this_machine_has_its_group_and_home(bench: Bench) -> None:
+def test_user_of_machine_has_its_own_group_and_home(bench: Bench) -> None:
     bench.run(sh("one", "id -u; id -g; echo $HOME $USER; touch /etc/x || echo refused", **secure(runAsUser=NOBODY)))
     assert bench.log("one").split("\n")[:3] == ["65534", "65534", "/nonexistent nobody"]
     assert "refused" in bench.log("one")
 
 
 @as_root
-def test_another_user_ends_with_its_pod_and_with_a_signal(bench: Bench) -> None:
+def test_processes_of_other_users_end_with_their_pod(bench: Bench) -> None:
     script = "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.05; done"
     bench.create(sh("one", script, terminationGracePeriodSeconds=30, **secure(runAsUser=NOBODY)))
     bench.says("one", "up")
@@ -124,7 +124,7 @@ def test_another_user_ends_with_its_pod_and_with_a_signal(bench: Bench) -> None:
 
 
 @as_root
-def test_hooks_and_probes_are_the_containers_user_too(isolated: Bench, open_folder: Path) -> None:
+def test_hooks_and_probes_run_as_user_of_container(isolated: Bench, open_folder: Path) -> None:
     hook = {"preStop": {"exec": {"command": ["sh", "-c", f"id -u > {open_folder}/hook"]}}}
     probe = {
         "exec": {"command": ["sh", "-c", f"id -u > {open_folder}/probe; grep NoNewPrivs /proc/self/status | grep 1"]}
@@ -138,7 +138,7 @@ def test_hooks_and_probes_are_the_containers_user_too(isolated: Bench, open_fold
 
 
 @as_root
-def test_volumes_belong_to_the_pods_group(isolated: Bench) -> None:
+def test_volumes_belong_to_fs_group(isolated: Bench) -> None:
     isolated.cluster.create(SECRETS, "default", {"metadata": {"name": "s"}, "stringData": {"key": "secret"}})
     volumes = [
         {"name": "empty", "emptyDir": {}},
@@ -161,7 +161,7 @@ def test_volumes_belong_to_the_pods_group(isolated: Bench) -> None:
     assert isolated.log("one").splitlines() == [*expected, "read-only"]
 
 
-def test_a_read_only_root_leaves_only_volumes_to_write_to(isolated: Bench, open_folder: Path) -> None:
+def test_read_only_root_allows_writes_to_volumes_only(isolated: Bench, open_folder: Path) -> None:
     volumes = [{"name": "e", "emptyDir": {}}, {"name": "h", "hostPath": {"path": str(open_folder)}}]
     mounts = [{"name": "e", "mountPath": "/scratch"}, {"name": "h", "mountPath": "/host/data"}]
     script = (
@@ -178,7 +178,7 @@ def test_a_read_only_root_leaves_only_volumes_to_write_to(isolated: Bench, open_
     assert (open_folder / "still-writable-for-others").exists()
 
 
-# Promises that cannot be kept
+# Fields that cannot be enforced
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_a_read_only_root_leaves_only_volumes_to_write_to(isolated: Bench, open_
     ],
 )
 @as_root
-def test_a_promise_of_safety_that_cannot_be_kept_fails_the_pod(
+def test_pod_fails_if_security_field_cannot_be_enforced(
     shared: Bench, pod: Object, container: Object, message: str
 ) -> None:
     status = shared.run_unchecked(sh("one", "true", **pod, container={"securityContext": container}))
@@ -208,13 +208,13 @@ def test_a_promise_of_safety_that_cannot_be_kept_fails_the_pod(
     assert not shared.container("one")["state"].get("terminated")
 
 
-def test_a_read_only_root_needs_a_file_system_of_its_own(shared: Bench) -> None:
+def test_read_only_root_needs_isolated_mode(shared: Bench) -> None:
     status = shared.run(sh("one", "true", **secure(readOnlyRootFilesystem=True)))
     assert (status["phase"], status["reason"]) == ("Failed", "CreateContainerConfigError")
     assert "isolated" in status["message"]
 
 
-def test_warns_of_ignored_fields_once_for_each_pod_and_once_in_the_log(
+def test_warns_of_ignored_fields_once_per_pod_and_once_in_log(
     isolated: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     context = {"privileged": True, "allowPrivilegeEscalation": True, "seccompProfile": {"type": "RuntimeDefault"}}
@@ -228,13 +228,13 @@ def test_warns_of_ignored_fields_once_for_each_pod_and_once_in_the_log(
         assert caplog.text.count(f"container main: {text}") == 1
 
 
-def test_an_ordinary_pod_is_warned_of_nothing(isolated: Bench) -> None:
+def test_ordinary_pod_has_no_warnings(isolated: Bench) -> None:
     resources = {"requests": {"cpu": "10m", "memory": "1Mi"}}
     isolated.run(sh("one", "true", container={"resources": resources, "securityContext": {"runAsNonRoot": False}}))
     assert warnings(isolated) == []
 
 
-def test_an_ordinary_users_node_runs_pods_and_says_what_it_cannot() -> None:
+def test_unprivileged_node_runs_pods_and_reports_unsupported_fields() -> None:
     script = """
 import sys, tempfile
 from pathlib import Path
@@ -281,7 +281,16 @@ def test_container_overrides_security_context_of_pod() -> None:
     assert plan(node_features, {}).env == ()
 
 
-def test_an_ordinary_user_stays_who_it_is() -> None:
+@pytest.mark.parametrize(
+    "unknown", [{"capabilities": ["ALL"]}, {"capabilities": {"drop": ["ALL"]}}, {"readOnlyRootFilesystem": True}]
+)
+def test_fields_of_containers_only_are_ignored_in_security_context_of_pod(unknown: dict[str, Any]) -> None:
+    """As on a cluster, whose API server drops them."""
+    node_features = NodeFeatures(uid=0, gid=0, switch=True, drop=True, isolated=True)
+    assert plan(node_features, {}, securityContext=unknown) == plan(node_features, {})
+
+
+def test_unprivileged_node_keeps_its_own_user() -> None:
     node_features = NodeFeatures(uid=1000, gid=1000)
     kept = plan(node_features, {"runAsUser": 1000, "runAsNonRoot": True, "capabilities": {"drop": ["ALL"]}})
     assert (kept.uid, kept.gid, kept.groups, kept.capabilities) == (None, None, None, None)
@@ -289,7 +298,7 @@ def test_an_ordinary_user_stays_who_it_is() -> None:
         plan(node_features, {"runAsUser": 0})
 
 
-def test_root_that_may_take_nothing_away_says_so() -> None:
+def test_root_without_right_to_drop_capabilities_refuses_drop() -> None:
     node_features = NodeFeatures(uid=0, gid=0)
     assert plan(node_features, {}).capabilities is None
     with pytest.raises(PodStartError, match="may not take any away"):
@@ -304,7 +313,7 @@ def needs_cgroup(bench: Bench, name: str) -> None:
         pytest.skip(f"this user may make no cgroups with {name} here")
 
 
-def test_a_container_that_outgrows_its_memory_is_killed_alone(bench: Bench) -> None:
+def test_only_container_over_its_memory_limit_is_killed(bench: Bench) -> None:
     needs_cgroup(bench, "memory")
     limits = {"limits": {"memory": "64Mi"}}
     grow = "data = []\nwhile True: data.append(bytearray(b'x') * (1 << 20))"
@@ -317,13 +326,13 @@ def test_a_container_that_outgrows_its_memory_is_killed_alone(bench: Bench) -> N
     assert warnings(bench) == []
 
 
-def test_a_container_that_is_killed_otherwise_was_not_out_of_memory(bench: Bench) -> None:
+def test_container_killed_by_signal_is_not_oom_killed(bench: Bench) -> None:
     bench.run(sh("one", "kill -9 $$$$", container={"resources": {"limits": {"memory": "64Mi"}}}))
     ended = bench.container("one")["state"]["terminated"]
     assert (ended["reason"], ended["exitCode"]) == ("Error", 137)
 
 
-def test_limits_stand_in_the_containers_groups_and_the_groups_go_with_it(bench: Bench) -> None:
+def test_cgroups_of_container_are_removed_with_pod(bench: Bench) -> None:
     needs_cgroup(bench, "cpu")
     limits = {"limits": {"memory": "64Mi", "cpu": "250m"}}
     bench.create(
@@ -342,7 +351,7 @@ def groups_of(supervisor: int) -> list[Path]:
     return [path for path in Path("/sys/fs/cgroup").glob(f"**/tf-dist-{supervisor}/*") if path.is_dir()]
 
 
-def test_nothing_of_the_groups_is_left_by_a_node_that_ended(benches: MakeBench) -> None:
+def test_stopped_node_leaves_no_cgroups(benches: MakeBench) -> None:
     bench = benches(workdir=Path("/"))
     needs_cgroup(bench, "pids")
     bench.create(sh("one", "echo up; while :; do sleep 0.05; done"))
@@ -359,7 +368,7 @@ V2 = "29 25 0:25 / /sys/fs/cgroup rw shared:8 - cgroup2 cgroup2 rw,nsdelegate\n"
 HYBRID = "29 25 0:25 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n"
 
 
-def test_where_groups_are_made_is_read_from_the_mounts() -> None:
+def test_cgroup_paths_are_read_from_mounts() -> None:
     old = cgroup_paths(V1 + V1_CPU + HYBRID, "4:memory:/a/b\n2:cpu,cpuacct:/c\n0::/\n")
     assert old["memory"].bases == ("/sys/fs/cgroup/memory/a/b",)
     assert old["cpu"].bases == ("/sys/fs/cgroup/cpu,cpuacct/c",)
@@ -372,7 +381,7 @@ def test_where_groups_are_made_is_read_from_the_mounts() -> None:
     assert cgroup_paths("nonsense\n- -\n", "x\n::\n") == {}
 
 
-def test_limits_in_the_words_of_both_versions() -> None:
+def test_limit_files_of_both_cgroup_versions() -> None:
     assert dict(limit_files("memory", 1 << 26))["memory.max"] == str(1 << 26)
     assert dict(limit_files("cpu", 250)) == {
         "cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "25000", "cpu.max": "25000 100000",

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tf_dist.cluster.api import Object
 from tf_dist.cluster.kubelet.pod.pod_status import PodStartError, config_error
 from tf_dist.core.model.quantity import parse_quantity
+from tf_dist.core.openapi.kubernetes_types import fields_of
 
 if TYPE_CHECKING:
     from tf_dist.cluster.kubelet.node.machine import Account, NodeFeatures
@@ -120,8 +121,9 @@ def _plan(
     pod: Object, container: Object, node_features: NodeFeatures, find_user: Callable[[int], Account | None]
 ) -> ContainerSecurity:
     of_pod = pod["spec"].get("securityContext") or {}
+    known = fields_of("PodSecurityContext")
     context = {
-        **of_pod,
+        **{key: value for key, value in of_pod.items() if key in known},  # an API server drops other fields
         **{key: value for key, value in (container.get("securityContext") or {}).items() if value is not None},
     }
     uid, gid = _identity(context, node_features, find_user)
