@@ -1,8 +1,7 @@
-"""Tries of a task: what a later one does with the job of an earlier one, and what becomes of it when one is ended."""
+"""Tries of a task: adoption of an earlier try's job, and what happens to the job when the task ends."""
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import threading
 from typing import Any
@@ -34,7 +33,7 @@ from tf_dist.core.pipeline.session import EndCause
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
 
-def test_a_retry_takes_up_the_job_that_lives(operator: MakeOperator, instance: Instance, cluster_site: Site) -> None:
+def test_retry_adopts_running_job(operator: MakeOperator, instance: Instance, cluster_site: Site) -> None:
     task = operator(document(FOREVER))
     first = deferred(task, instance)
     second = deferred(task, instance.retry())
@@ -43,9 +42,7 @@ def test_a_retry_takes_up_the_job_that_lives(operator: MakeOperator, instance: I
     assert len(cluster_site.names()) == 1
 
 
-def test_a_task_that_does_not_wait_needs_a_controller(
-    operator: MakeOperator, instance: Instance, cluster_site: Site
-) -> None:
+def test_task_without_wait_needs_controller(operator: MakeOperator, instance: Instance, cluster_site: Site) -> None:
     task = operator(document(FOREVER), wait_for_completion=False)
     with pytest.raises(AirflowFailException, match="no controller leads the namespace after the task has ended"):
         task.execute(instance.context())
@@ -57,15 +54,17 @@ def test_a_task_that_does_not_wait_needs_a_controller(
         cluster_site.cluster.delete(LEASES, *ref)
 
 
-def test_a_retry_takes_the_result_that_nobody_had(operator: MakeOperator, instance: Instance) -> None:
+def test_retry_returns_unused_result(operator: MakeOperator, instance: Instance) -> None:
     task = operator(document("echo accuracy=0.5"))
-    assert event_of(deferred(task, instance))["reached"]  # and then its worker is lost
+    assert event_of(deferred(task, instance))["reached"]  # afterwards, its worker is lost
     result = operator(document("echo accuracy=0.5")).execute(instance.retry().context())
     assert result["uid"] == instance.xcoms["job_uid"]
     assert result["metrics"] == {"accuracy": 0.5}
 
 
-def test_who_is_not_durable_begins_anew(operator: MakeOperator, instance: Instance, cluster_site: Site) -> None:
+def test_retry_of_non_durable_task_creates_new_job(
+    operator: MakeOperator, instance: Instance, cluster_site: Site
+) -> None:
     task = operator(document(FOREVER), durable=False)
     first = deferred(task, instance)
     second = deferred(task, instance.retry())
@@ -73,7 +72,7 @@ def test_who_is_not_durable_begins_anew(operator: MakeOperator, instance: Instan
     until(lambda: len(cluster_site.names()) == 1, SECONDS)
 
 
-def test_an_event_is_all_that_is_needed(operator: MakeOperator, instance: Instance, cluster_site: Site) -> None:
+def test_event_suffices_after_job_is_deleted(operator: MakeOperator, instance: Instance, cluster_site: Site) -> None:
     task = operator(document("echo accuracy=0.5"))
     event = event_of(deferred(task, instance))
     cluster_site.delete(instance.xcoms["job_name"])
@@ -81,7 +80,7 @@ def test_an_event_is_all_that_is_needed(operator: MakeOperator, instance: Instan
 
 
 @pytest.mark.parametrize("deferrable", [False, True], ids=["worker", "triggerer"])
-def test_reports_deletion_when_job_is_deleted_before_the_wait(
+def test_reports_job_deleted_before_wait(
     cluster_site: Site, operator: MakeOperator, instance: Instance, deferrable: bool
 ) -> None:
     class Deletes(TFJobCallbacks):
@@ -102,9 +101,7 @@ def test_reports_deletion_when_job_is_deleted_before_the_wait(
     assert [outcome[what] for what in ("kind", "reason", "message")] == ["deleted", "Deleted", "the job was deleted"]
 
 
-def test_a_trigger_that_is_gone_leaves_the_job_to_the_retry_and_to_nobody_after_the_last(
-    operator: MakeOperator, instance: Instance, cluster_site: Site
-) -> None:
+def test_lost_trigger_keeps_job_until_last_try(operator: MakeOperator, instance: Instance, cluster_site: Site) -> None:
     task = operator(document(FOREVER))
     deferred(task, instance)
     with pytest.raises(TaskDeferralError):
@@ -117,9 +114,7 @@ def test_a_trigger_that_is_gone_leaves_the_job_to_the_retry_and_to_nobody_after_
     assert cluster_site.names() == []
 
 
-def test_a_deferral_that_took_too_long_ends_the_job(
-    operator: MakeOperator, instance: Instance, cluster_site: Site
-) -> None:
+def test_deferral_timeout_deletes_job(operator: MakeOperator, instance: Instance, cluster_site: Site) -> None:
     task = operator(document(FOREVER))
     deferred(task, instance)
     with pytest.raises(JobTimeout) as caught:
@@ -129,7 +124,7 @@ def test_a_deferral_that_took_too_long_ends_the_job(
 
 
 @pytest.mark.parametrize("policy", ["Never", "OnFailure", "ExitCode"])
-def test_an_image_that_cannot_be_had(
+def test_image_pull_failure_fails_task(
     operator: MakeOperator, instance: Instance, cluster_site: Site, policy: str
 ) -> None:
     job = document()
@@ -141,7 +136,7 @@ def test_an_image_that_cannot_be_had(
 
 
 def in_background(task: TFJobOperator, instance: Instance) -> tuple[threading.Thread, list[BaseException]]:
-    """Execute it in a thread; what it raised."""
+    """Execute the task in a thread, and return the thread and what the task raised."""
     raised: list[BaseException] = []
 
     def work() -> None:
@@ -156,7 +151,7 @@ def in_background(task: TFJobOperator, instance: Instance) -> tuple[threading.Th
 
 
 @pytest.mark.parametrize(("action", "stays"), [("delete_job", False), ("keep_job", True)])
-def test_a_user_ends_a_task_in_the_worker(
+def test_killed_task_in_worker_follows_on_kill_action(
     operator: MakeOperator, instance: Instance, cluster_site: Site, action: str, stays: bool
 ) -> None:
     task = operator(document(FOREVER), on_kill_action=action)
@@ -168,11 +163,11 @@ def test_a_user_ends_a_task_in_the_worker(
     assert "a user ended the task" in str(raised[0])
     assert bool(cluster_site.names()) is stays
     if not stays:
-        until(lambda: not cluster_site.pods(), SECONDS)  # what they had is free
+        until(lambda: not cluster_site.pods(), SECONDS)  # their resources are free
 
 
 @pytest.mark.parametrize("state", ["restarting", "running"], ids=["cleared", "asked to go"])
-def test_a_process_that_goes_is_no_reason_to_touch_the_job(
+def test_job_survives_when_task_process_stops(
     operator: MakeOperator, instance: Instance, cluster_site: Site, tmp_path: Any, state: str
 ) -> None:
     flag = tmp_path / "flag"
@@ -187,7 +182,7 @@ def test_a_process_that_goes_is_no_reason_to_touch_the_job(
     assert raised == []
 
 
-def test_reports_timeout_when_airflow_ends_the_wait_in_the_worker(
+def test_reports_timeout_when_airflow_ends_wait_in_worker(
     operator: MakeOperator, instance: Instance, cluster_site: Site
 ) -> None:
     """Airflow raises AirflowTaskTimeout, which is not an Exception, in a handler of SIGALRM."""
@@ -212,14 +207,7 @@ def test_reports_timeout_when_airflow_ends_the_wait_in_the_worker(
     assert cluster_site.names() == []
 
 
-def test_a_user_ends_a_deferred_task(operator: MakeOperator, instance: Instance, cluster_site: Site) -> None:
-    trigger = deferred(operator(document(FOREVER)), instance)
-    trigger.task_instance = None
-    asyncio.run(trigger.on_kill())  # what the task is cannot be known: hands off
-    assert len(cluster_site.names()) == 1
-
-
-def test_a_worker_that_waits_leads_the_namespace(light: LightSite) -> None:
+def test_waiting_worker_leads_namespace(light: LightSite) -> None:
     uid = light.submit("a")
     task = TFJobOperator(task_id="train", job=document(), config_file=light.kubeconfig, get_logs=False)
     found: list[Any] = []
@@ -238,7 +226,7 @@ def test_a_worker_that_waits_leads_the_namespace(light: LightSite) -> None:
 
 
 def parted(light: LightSite, ti: Instance, cause: EndCause, *, mine: bool = True, **arguments: Any) -> bool:
-    """Whether a try whose wait ended so deletes its job."""
+    """Whether a try deletes its job after its wait ended with this cause."""
     light.submit("a", f"{ti.id}/{ti.try_number}" if mine else "another/1")
     task = TFJobOperator(task_id="train", job=document(), config_file=light.kubeconfig, **arguments)
     with TaskRun(task, ti.context()) as run:
@@ -260,7 +248,7 @@ def parted(light: LightSite, ti: Instance, cause: EndCause, *, mine: bool = True
         ("delete_active_job", EndCause.OVERDUE, True),
     ],
 )
-def test_policy_decides_about_job_at_the_end(light: LightSite, action: str, cause: EndCause, deleted: bool) -> None:
+def test_on_finish_action_decides_about_deletion(light: LightSite, action: str, cause: EndCause, deleted: bool) -> None:
     assert parted(light, Instance("r"), cause, on_finish_action=action) is deleted
     assert len(light.uids()) == (not deleted)
     if not deleted:
@@ -272,7 +260,7 @@ def test_policy_decides_about_job_at_the_end(light: LightSite, action: str, caus
     ("durable", "number", "mine", "stays"),
     [(True, 1, True, True), (True, 2, True, False), (False, 1, True, False), (False, 1, False, True)],
 )
-def test_job_of_a_lost_wait_is_left_to_a_retry(
+def test_job_of_lost_wait_is_kept_for_retry(
     light: LightSite, durable: bool, number: int, mine: bool, stays: bool, cause: EndCause
 ) -> None:
     parted(light, Instance("r", try_number=number), cause, mine=mine, durable=durable)

@@ -1,4 +1,4 @@
-"""Templates as a task that is run fills them in: with the environment of its DAG."""
+"""Templates, rendered like in a running task with the environment of its DAG."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ needs_choice = pytest.mark.skipif(not TASKS_CHOOSE_NATIVE, reason="this Airflow 
 
 
 def fill_in(operator: Any, value: Any) -> Any:
-    """As ``airflow.sdk.execution_time.task_runner`` does it."""
+    """Render the operator like ``airflow.sdk.execution_time.task_runner``."""
     context: Any = {"params": {"x": value}, "ti": None, "run_id": "r", "expanded_ti_count": None}
     ready = operator.prepare_for_execution()
     ready.render_template_fields(context, ready.dag.get_template_env())
@@ -41,7 +41,7 @@ def fill_in(operator: Any, value: Any) -> Any:
 
 
 def job_of(operator: Any) -> dict[str, Any]:
-    """The document that it would submit."""
+    """The document that the operator would submit."""
     request = operator.request or operator.read_request(lambda value: value)
     return dict(request.entry.written.content)
 
@@ -79,7 +79,7 @@ def test_renders_every_type_as_text(value: str, native: bool, own: bool | None) 
 @pytest.mark.parametrize("native", [False, True], ids=["text", "native"])
 @pytest.mark.parametrize("value", VALUES)
 @needs_choice
-def test_renders_a_template_alone_as_text_in_every_part(value: str, native: bool) -> None:
+def test_renders_single_template_as_text_everywhere(value: str, native: bool) -> None:
     given, text = VALUES[value]
     with DAG("alone", render_template_as_native_obj=native) as dag:
         TFJobOperator(
@@ -96,7 +96,7 @@ def test_renders_a_template_alone_as_text_in_every_part(value: str, native: bool
 
 
 @needs_choice
-def test_reads_numbers_where_the_format_wants_them_in_a_native_dag() -> None:
+def test_native_dag_renders_numbers_in_numeric_fields() -> None:
     body = document()
     body["spec"]["runPolicy"]["backoffLimit"] = "{{ params.x }}"
     with DAG("numbers", render_template_as_native_obj=True) as dag:
@@ -114,7 +114,7 @@ def test_reads_numbers_where_the_format_wants_them_in_a_native_dag() -> None:
 
 
 @needs_choice
-def test_makes_a_list_where_the_task_says_so() -> None:
+def test_native_task_renders_list() -> None:
     with DAG("own") as dag:
         TFJobOperator(
             task_id="train",
@@ -132,7 +132,7 @@ FIELDS = ("queue_name", "name", "namespace", "image", "priority_class", "workers
 
 
 @pytest.mark.parametrize("field", FIELDS)
-def test_names_the_template_that_came_to_none(field: str) -> None:
+def test_reports_argument_template_that_rendered_none(field: str) -> None:
     with DAG("none") as dag:
         given: dict[str, Any] = {"job": document(), field: "{{ params.x }}"}
         TFJobOperator(task_id="train", **given)
@@ -141,7 +141,7 @@ def test_names_the_template_that_came_to_none(field: str) -> None:
         operator.execute(run_context())
 
 
-def test_names_templates_of_a_job_that_came_to_none(tmp_path: Path) -> None:
+def test_reports_job_template_that_rendered_none(tmp_path: Path) -> None:
     body = document("{{ params.x }}", schedulingPolicy={"queue": "{{ params.x }}"})
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(body))
     for job in (body, str(tmp_path / "job.yaml")):
@@ -155,7 +155,7 @@ def test_names_templates_of_a_job_that_came_to_none(tmp_path: Path) -> None:
         assert str(found.value).count("gave None") == 1
 
 
-def test_names_templates_of_small_operators_that_came_to_none() -> None:
+def test_other_operators_report_template_that_rendered_none() -> None:
     with DAG("none") as dag:
         ScaleTFJobOperator(task_id="scale", job_name="a", namespace="{{ params.x }}", workers=1)
         TFJobSensor(task_id="wait", job_name="a", namespace="{{ params.x }}")
@@ -165,7 +165,7 @@ def test_names_templates_of_small_operators_that_came_to_none() -> None:
 
 
 @pytest.mark.parametrize("text", ["{{ params.x }}", "apiVersion: v1\nkind: TFJob\n"], ids=["from XCom", "written"])
-def test_says_that_the_text_of_a_document_is_no_path(text: str) -> None:
+def test_reports_document_text_given_as_path(text: str) -> None:
     def run() -> None:
         with DAG("text") as dag:
             TFJobOperator(task_id="train", job=text)
@@ -184,7 +184,7 @@ def test_says_that_the_text_of_a_document_is_no_path(text: str) -> None:
         ("image: none", "image: {% if params.x %}a{% endif %}"),
     ],
 )
-def test_asks_for_quotes_around_templates_in_a_file(tmp_path: Path, line: str, value: str) -> None:
+def test_error_suggests_quotes_around_template_in_file(tmp_path: Path, line: str, value: str) -> None:
     text = yaml.safe_dump(document()).replace("- 'true'", "- true")
     assert line in text
     (tmp_path / "job.yaml").write_text(text.replace(line, value))
@@ -197,7 +197,7 @@ def test_asks_for_quotes_around_templates_in_a_file(tmp_path: Path, line: str, v
 
 
 @needs_choice
-def test_keeps_the_types_of_a_functions_arguments_in_a_native_dag() -> None:
+def test_native_dag_keeps_types_of_function_arguments() -> None:
     with DAG("function", render_template_as_native_obj=True) as dag:
 
         @task.tfjob(workers="{{ params.x }}", args=["{{ params.x }}"])

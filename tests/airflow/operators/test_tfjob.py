@@ -1,4 +1,4 @@
-"""The operator: what it does with a job, for each of its ends. Most of this without Airflow's own processes."""
+"""The operator, for each way in which its job ends. Most tests run without Airflow's processes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
 
 @pytest.mark.parametrize("deferrable", [False, True], ids=["in the worker", "deferred"])
-def test_a_dag(site: Site, operator: MakeOperator, deferrable: bool) -> None:
+def test_dag_run_returns_result_of_job(site: Site, operator: MakeOperator, deferrable: bool) -> None:
     script = "echo step=1 loss=0.5; sleep 1; echo step=2 loss=0.25 accuracy=0.97; echo checkpoint=/tmp/{{ run_id }}"
     with DAG("succeeds") as dag:
         operator(document(script, workers=2), deferrable=deferrable, outlets=[MODEL], job_url="http://x/{name}")
@@ -56,9 +56,7 @@ def test_a_dag(site: Site, operator: MakeOperator, deferrable: bool) -> None:
 
 
 @pytest.mark.parametrize("way", ["argument", "template", "file", "python"])
-def test_replicas_run_in_the_code_that_goes_along(
-    operator: MakeOperator, instance: Instance, tmp_path: Path, way: str
-) -> None:
+def test_replicas_run_in_submitted_code(operator: MakeOperator, instance: Instance, tmp_path: Path, way: str) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "accuracy").write_text("0.97")
     job = document('echo "accuracy=$(cat accuracy)"')
@@ -76,8 +74,8 @@ def test_replicas_run_in_the_code_that_goes_along(
 
 
 @pytest.mark.parametrize("job", [document(), None], ids=["of a document", "of arguments"])
-def test_packages_reach_the_job(operator: MakeOperator, instance: Instance, job: Any) -> None:
-    """On this machine they must be installed."""
+def test_packages_are_passed_to_job(operator: MakeOperator, instance: Instance, job: Any) -> None:
+    """On the local cluster, packages must be installed."""
     task = operator(job, image="none", packages=["nothing-like-it", "{{ known }}"])
     context = {**instance.context(), "known": "pytest"}
     task.render_template_fields(context)
@@ -88,7 +86,7 @@ def test_packages_reach_the_job(operator: MakeOperator, instance: Instance, job:
         operator(job, image="none", packages=["a;b"])
 
 
-def test_what_another_made_beside_its_job_is_not_written_into(
+def test_companion_of_another_owner_is_not_overwritten(
     cluster_site: Site, operator: MakeOperator, instance: Instance, tmp_path: Path
 ) -> None:
     settings = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "beside"}, "data": {"word": "ours"}}
@@ -110,9 +108,7 @@ def test_what_another_made_beside_its_job_is_not_written_into(
         cluster_site.cluster.delete(CONFIG_MAPS, "default", "beside")
 
 
-def test_what_stands_beside_a_job_in_python_is_created_with_it(
-    cluster_site: Site, operator: MakeOperator, instance: Instance
-) -> None:
+def test_companion_of_python_job_is_created(cluster_site: Site, operator: MakeOperator, instance: Instance) -> None:
     settings = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -130,7 +126,7 @@ def test_what_stands_beside_a_job_in_python_is_created_with_it(
         cluster_site.cluster.delete(CONFIG_MAPS, "default", "beside")
 
 
-def test_a_job_that_fails(operator: MakeOperator, instance: Instance) -> None:
+def test_failed_job_raises_job_failed_with_outcome(operator: MakeOperator, instance: Instance) -> None:
     script = "echo loss=2 checkpoint=/m/1; echo ModuleNotFoundError: the last word; exit 3"
     with pytest.raises(JobFailed, match=r"tfjob/job-\w+: worker-0 .*3") as caught:
         operator(document(script)).execute(instance.context())
@@ -143,7 +139,7 @@ def test_a_job_that_fails(operator: MakeOperator, instance: Instance) -> None:
 
 
 @pytest.mark.parametrize(("codes", "skipped"), [(3, True), ([2, 3], True), (4, False), (range(5, 9), False)])
-def test_an_exit_code_that_skips(operator: MakeOperator, instance: Instance, codes: Any, skipped: bool) -> None:
+def test_skip_on_exit_code_skips_task(operator: MakeOperator, instance: Instance, codes: Any, skipped: bool) -> None:
     with pytest.raises(AirflowSkipException if skipped else JobFailed):
         operator(document("exit 3"), skip_on_exit_code=codes).execute(instance.context())
 
@@ -171,27 +167,25 @@ def test_an_exit_code_that_skips(operator: MakeOperator, instance: Instance, cod
         ({"in_cluster": "no"}, "in_cluster: must be True or False, not 'no'"),
     ],
 )
-def test_arguments_that_mean_nothing_are_refused_when_the_dag_is_read(
-    operator: MakeOperator, arguments: dict[str, Any], told: str
-) -> None:
+def test_invalid_options_fail_when_dag_is_parsed(operator: MakeOperator, arguments: dict[str, Any], told: str) -> None:
     with pytest.raises(InvalidJob, match=told) as caught:
         operator(document(), **arguments)
     assert all(problem.hint for problem in caught.value.problems)
 
 
 @pytest.mark.parametrize("argument", ["admission_timeout", "startup_timeout_seconds", "poll_interval"])
-def test_times_are_seconds_or_text(operator: MakeOperator, argument: str) -> None:
+def test_durations_accept_text(operator: MakeOperator, argument: str) -> None:
     options = operator(document(), **{argument: "1m30s"}).options
     assert getattr(options, OPTIONS[argument].name) == 90.0
 
 
-def test_a_wrong_time_is_said_once(operator: MakeOperator) -> None:
+def test_invalid_time_is_reported_once(operator: MakeOperator) -> None:
     with pytest.raises(InvalidJob) as caught:
         operator(document(), fallback=[{"workers": 1}], admission_timeout="soon")
     assert [one.path for one in caught.value.problems] == ["admission_timeout"]
 
 
-def test_policies_are_judged_when_they_are_filled_in(operator: MakeOperator, instance: Instance) -> None:
+def test_rendered_policy_is_validated(operator: MakeOperator, instance: Instance) -> None:
     task = operator(document(), on_eviction="{{ params.policy }}")
     task.render_template_fields({"params": {"policy": "retry"}, "ti": None})
     with pytest.raises(AirflowFailException, match="on_eviction: the text 'retry' is not a policy"):
@@ -207,18 +201,16 @@ def test_policies_are_judged_when_they_are_filled_in(operator: MakeOperator, ins
         ({"on_preemption": "fallback"}, r"on_preemption: there is no fallback \(add fallback, a list such as"),
     ],
 )
-def test_wrong_policies_are_refused_when_the_dag_is_read(
-    operator: MakeOperator, arguments: dict[str, Any], told: str
-) -> None:
+def test_invalid_policies_fail_when_dag_is_parsed(operator: MakeOperator, arguments: dict[str, Any], told: str) -> None:
     with pytest.raises(InvalidJob, match=told):
         operator(document(), **arguments)
 
 
-def test_a_fallback_that_the_job_cannot_be_is_refused_before_it_is_submitted(
+def test_invalid_fallback_fails_before_submission(
     operator: MakeOperator, instance: Instance, cluster_site: Site
 ) -> None:
     task = operator(document(), fallback=[{"ps": "{{ params.ps }}"}], admission_timeout=60)
-    task.fallback = [{"ps": "1"}]  # as it is filled in; the job has no parameter servers
+    task.fallback = [{"ps": "1"}]  # the rendered value; the job has no parameter servers
     with pytest.raises(AirflowFailException, match=r"tf-dist\.dev/fallback.*\[0\].*with it, "):
         task.execute(instance.context())
     assert cluster_site.names() == []
@@ -232,7 +224,7 @@ def waited_for(task: Any, instance: Instance, *, deferrable: bool) -> None:
 
 
 @pytest.mark.parametrize("deferrable", [False, True], ids=["in the worker", "deferred"])
-def test_a_retry_after_an_admission_timeout_keeps_the_age_and_has_the_whole_time_again(
+def test_retry_after_admission_timeout_keeps_job_and_restarts_timeout(
     operator: MakeOperator, instance: Instance, cluster_site: Site, deferrable: bool
 ) -> None:
     task = operator(document("true"), overrides={CPU: {"cpu": 1000}}, admission_timeout=1.0)
@@ -268,20 +260,18 @@ def test_a_retry_after_an_admission_timeout_keeps_the_age_and_has_the_whole_time
         ({"queue_name": "a queue"}, "queue_name: 'a queue' has a space in it"),
     ],
 )
-def test_arguments_of_the_job_that_mean_nothing_are_refused_when_the_dag_is_read(
-    arguments: dict[str, Any], told: str
-) -> None:
+def test_invalid_job_arguments_fail_when_dag_is_parsed(arguments: dict[str, Any], told: str) -> None:
     with pytest.raises(InvalidJob, match=told):
         TFJobOperator(**{"task_id": "train", "job": document(), **arguments})
 
 
 def shown(task: Any, **params: Any) -> Any:
-    """The job as it is submitted."""
+    """The job that the task submits."""
     task.render_template_fields({"params": params, "ti": None})
     return task.job
 
 
-def test_arguments_make_a_job(instance: Instance) -> None:
+def test_arguments_define_job(instance: Instance) -> None:
     arguments = {
         "image": "train:{{ params.tag }}",
         "command": ["python", "train.py"],
@@ -304,7 +294,7 @@ def test_arguments_make_a_job(instance: Instance) -> None:
     assert job["metadata"]["name"] == "train"
 
 
-def test_arguments_stand_above_the_job_and_overrides_above_them() -> None:
+def test_overrides_precede_arguments_and_arguments_precede_job() -> None:
     job = document("true", workers=2)
     task = TFJobOperator(task_id="train", job=job, workers="{{ 2 + 2 }}", args=["a"], overrides={RESTARTS: "Always"})
     worker = shown(task)["spec"]["tfReplicaSpecs"]["Worker"]
@@ -315,9 +305,7 @@ def test_arguments_stand_above_the_job_and_overrides_above_them() -> None:
     assert shown(task)["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] == 5
 
 
-def test_a_file_that_is_wrong_is_named_with_the_line(
-    operator: MakeOperator, instance: Instance, tmp_path: Path
-) -> None:
+def test_file_error_contains_path_and_line(operator: MakeOperator, instance: Instance, tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     with pytest.raises(AirflowFailException, match=r"job\.yaml: does not exist"):
         operator(str(file)).execute(instance.context())
@@ -326,9 +314,7 @@ def test_a_file_that_is_wrong_is_named_with_the_line(
         operator(str(file)).execute(instance.context())
 
 
-def test_a_retry_of_a_job_that_failed_makes_another_one(
-    operator: MakeOperator, instance: Instance, cluster_site: Site
-) -> None:
+def test_retry_after_failed_job_creates_new_job(operator: MakeOperator, instance: Instance, cluster_site: Site) -> None:
     task = operator(document("exit 3"), on_finish_action="keep_job")
     for one in (instance, instance.retry()):
         with pytest.raises(JobFailed):
@@ -336,7 +322,7 @@ def test_a_retry_of_a_job_that_failed_makes_another_one(
     assert len(set(cluster_site.names())) == 2
 
 
-def test_a_run_again_of_a_job_that_succeeded_makes_another_one(operator: MakeOperator, instance: Instance) -> None:
+def test_cleared_task_creates_new_job_after_success(operator: MakeOperator, instance: Instance) -> None:
     task = operator(document(), on_finish_action="keep_job")
     first, second = (task.execute(one.context()) for one in (instance, instance.cleared(retries=1)))
     assert first["uid"] != second["uid"]
@@ -344,7 +330,7 @@ def test_a_run_again_of_a_job_that_succeeded_makes_another_one(operator: MakeOpe
 
 @pytest.mark.parametrize("stores", [True, False], ids=["3.3", "before"])
 @pytest.mark.parametrize("action", ["keep_job", "delete_job"])
-def test_a_try_of_a_state_that_airflow_has_lost_takes_the_result(
+def test_retry_after_lost_state_returns_result(
     operator: MakeOperator, instance: Instance, action: str, stores: bool
 ) -> None:
     task = operator(document("echo accuracy=0.5"), on_finish_action=action, outlets=[MODEL])
@@ -357,20 +343,18 @@ def test_a_try_of_a_state_that_airflow_has_lost_takes_the_result(
     assert again.xcoms["outcome"]["kind"] == "succeeded"
 
 
-def test_a_try_that_ended_while_it_reported_leaves_no_job(
-    operator: MakeOperator, instance: Instance, cluster_site: Site
-) -> None:
+def test_retry_after_lost_report_deletes_job(operator: MakeOperator, instance: Instance, cluster_site: Site) -> None:
     operator(document("echo accuracy=0.5"), on_finish_action="keep_job").execute(instance.context())
     operator(document("echo accuracy=0.5")).execute(instance.retry().context())
     assert cluster_site.names() == []
 
 
 @pytest.mark.parametrize("state", ["scheduled", "queued", "up_for_retry", "restarting", "running"])
-def test_a_try_that_airflow_has_given_up_leaves_its_result_to_the_next(
+def test_abandoned_try_leaves_result_to_next_try(
     operator: MakeOperator, instance: Instance, cluster_site: Site, state: str
 ) -> None:
     instance.state, next_try = state, instance.retry()
-    if state == "running":  # the next try runs already
+    if state == "running":  # the next try is already running
         instance.set = unknown_try  # type: ignore[method-assign]
     else:
         instance.set = next_try.set = busy_server  # type: ignore[method-assign]
@@ -390,7 +374,7 @@ def busy_server(key: str, value: Any) -> None:
 
 
 class Notes(TFJobCallbacks):
-    """What was called."""
+    """Callbacks that record their calls."""
 
     seen: list[str] = []  # noqa: RUF012 -- a class of static methods has no other place
 
@@ -412,13 +396,13 @@ class Notes(TFJobCallbacks):
         Notes.seen.append("cleaned up")
 
 
-def test_callbacks(operator: MakeOperator, instance: Instance) -> None:
+def test_callbacks_are_called_in_order(operator: MakeOperator, instance: Instance) -> None:
     Notes.seen.clear()
     operator(document(), callbacks=Notes).execute(instance.context())
     assert Notes.seen == ["document", "yes", "cleaned up", "Succeeded True"]
 
 
-def test_its_fields_are_filled_in(operator: MakeOperator) -> None:
+def test_template_fields_are_rendered(operator: MakeOperator) -> None:
     given = ("name", "namespace", "queue_name", "cluster_context", "job_url", "tensorboard_url")
     task = operator(document("echo {{ run_id }}"), **{name: f"{name}-{{{{ run_id }}}}" for name in given})
     task.render_template_fields({"run_id": "r"})
@@ -426,19 +410,19 @@ def test_its_fields_are_filled_in(operator: MakeOperator) -> None:
     assert "echo r" in str(task.job)
 
 
-def test_fields_that_are_no_text_are_shown_as_what_they_are(operator: MakeOperator) -> None:
+def test_structured_template_fields_have_renderers(operator: MakeOperator) -> None:
     task = operator(document())
     structured = {"env_vars", "packages", "job_resources", "overrides", "fallback", "labels", "annotations"}
     assert task.template_fields_renderers == {"job": "yaml", **dict.fromkeys(structured, "py")}
     assert task.template_fields_renderers.keys() <= set(task.template_fields)
 
 
-def test_airflow_shows_the_whole_job_as_it_is_submitted(operator: MakeOperator, tmp_path: Path) -> None:
+def test_rendered_field_shows_submitted_job(operator: MakeOperator, tmp_path: Path) -> None:
     settings = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "beside"}}
     (tmp_path / "job.yaml").write_text(yaml.safe_dump_all([settings, document("echo {{ run_id }}")]))
     with DAG("rendered", template_searchpath=[str(tmp_path)]):
         task = operator("job.yaml", overrides={RESTARTS: "Always"}, queue_name="research")
-    for run_id in ("first", "second"):  # in dag.test() both tries fill in the same object
+    for run_id in ("first", "second"):  # in dag.test(), both tries render the same object
         task.render_template_fields({"run_id": run_id})
         shown: Any = task.job
         worker = shown["spec"]["tfReplicaSpecs"]["Worker"]
@@ -453,7 +437,7 @@ def test_airflow_shows_the_whole_job_as_it_is_submitted(operator: MakeOperator, 
     assert broken.job == "missing.yaml"
 
 
-def test_the_links_are_there_from_the_beginning(operator: MakeOperator, instance: Instance) -> None:
+def test_links_exist_before_job_ends(operator: MakeOperator, instance: Instance) -> None:
     task = operator(document("echo checkpoint=gs://models/7"), tensorboard_url="http://tb/{namespace}/{name}")
     deferred(task, instance)
     assert instance.xcoms["tensorboard_url"] == f"http://tb/default/{instance.xcoms['job_name']}"
@@ -463,10 +447,10 @@ def test_the_links_are_there_from_the_beginning(operator: MakeOperator, instance
     assert instance.xcoms["checkpoint_url"].endswith("/browser/models/7")
 
 
-def test_task_without_a_job_asks_for_no_links(
+def test_failed_task_without_job_logs_no_missing_links(
     site: Site, operator: MakeOperator, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Airflow asks for all links of each task, and logs an error for each that it does not find."""
+    """Airflow requests all links of each task, and logs an error for each missing link."""
     with DAG("no_job") as dag:
         operator("missing.yaml")
     found = run(dag)
@@ -476,7 +460,7 @@ def test_task_without_a_job_asks_for_no_links(
     assert "XCom not found" not in shown
 
 
-def test_a_dry_run_prints_the_document(operator: MakeOperator, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dry_run_prints_document(operator: MakeOperator, capsys: pytest.CaptureFixture[str]) -> None:
     operator(document("echo {{ ds }}"), overrides={"spec.runPolicy.backoffLimit": 2}).dry_run()
     printed = capsys.readouterr().out
     assert "echo {{ ds }}" in printed
@@ -485,8 +469,8 @@ def test_a_dry_run_prints_the_document(operator: MakeOperator, capsys: pytest.Ca
         operator("missing.yaml").dry_run()
 
 
-def test_arguments_are_the_table() -> None:
-    """An option is a row; its type stands in the signature, for editors and type checkers."""
+def test_signature_and_docstring_match_option_table() -> None:
+    """Each option is a row of the table. Its type is in the signature, for editors and type checkers."""
     signature = inspect.signature(BaseTFJobOperator.__init__).parameters.values()
     given = {one.name: one.default for one in signature if one.kind is inspect.Parameter.KEYWORD_ONLY}
     assert given.keys() == OPTIONS.keys()

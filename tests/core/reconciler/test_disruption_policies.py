@@ -1,4 +1,4 @@
-"""What the pipeline says of evictions and preemptions: restart, wait again, end, or fall back."""
+"""The pipeline's policies for evictions and preemptions: restart, requeue, fail, or fall back."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def with_policy(job: Job, **policies: Any) -> Job:
 
 
 def with_fallbacks(job: Job, timeout: float | None = 600.0, **policies: Any) -> Job:
-    """With one worker less; or in the spot queue, with other pods."""
+    """The job with two fallbacks: one worker less, or the spot queue with other pods."""
     job = with_policy(job, **policies)
     specs = tuple(
         replace(spec, replicas=1, min_replicas=1) if spec.type == "worker" else spec for spec in job.replica_specs
@@ -42,7 +42,7 @@ def with_fallbacks(job: Job, timeout: float | None = 600.0, **policies: Any) -> 
 
 
 def evicted(world: World) -> None:
-    """A worker is taken away, and everything is seen to."""
+    """A worker is evicted, and the controller handles it."""
     world.verdict = WAITS
     lose(world, "worker-0")
 
@@ -57,7 +57,7 @@ def evicted(world: World) -> None:
         ("fallback", Phase.PENDING, None),
     ],
 )
-def test_an_eviction_is_answered_as_the_pipeline_says_in_every_format(
+def test_eviction_policy_applies_in_every_dialect(
     job: Job, policy: str, phase: Phase, kind: OutcomeKind | None
 ) -> None:
     world = started(with_fallbacks(job, on_eviction=policy))
@@ -67,7 +67,7 @@ def test_an_eviction_is_answered_as_the_pipeline_says_in_every_format(
     assert memory.phase is phase or memory.admission
     if policy in ("requeue", "fallback"):
         assert world.pods == {}
-        assert memory.total_disruptions == 1  # and bounded as every other
+        assert memory.total_disruptions == 1  # and limited like every other disruption
         assert memory.charged_restarts == 0
         assert "worker-0" in (memory.failure.replica if memory.failure else "")
         assert memory.fallback_from == (policy == "fallback")
@@ -83,7 +83,7 @@ def test_an_eviction_is_answered_as_the_pipeline_says_in_every_format(
         ("fallback", Phase.PENDING, None),
     ],
 )
-def test_a_preemption_is_answered_as_the_pipeline_says_in_every_format(
+def test_preemption_policy_applies_in_every_dialect(
     job: Job, policy: str, phase: Phase, kind: OutcomeKind | None
 ) -> None:
     world = started(with_fallbacks(job, on_preemption=policy, on_eviction="fail" if policy != "fail" else "requeue"))
@@ -95,7 +95,7 @@ def test_a_preemption_is_answered_as_the_pipeline_says_in_every_format(
     assert memory.charged_restarts == 0
 
 
-def test_a_pod_that_the_clusters_scheduler_preempts_is_a_preemption() -> None:
+def test_pod_preempted_by_cluster_scheduler_counts_as_preemption() -> None:
     world = started(with_policy(v1_job(), on_preemption="fail", on_eviction="requeue"))
     pod = world.pod("worker-0")
     condition = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
@@ -106,7 +106,7 @@ def test_a_pod_that_the_clusters_scheduler_preempts_is_a_preemption() -> None:
     assert outcome_kind(world.memory) is OutcomeKind.PREEMPTED
 
 
-def test_waiting_again_is_bounded_as_every_disruption() -> None:
+def test_requeues_after_evictions_are_limited() -> None:
     world = started(with_policy(v1_job(), on_eviction="requeue", max_disruptions=1))
     evicted(world)
     world.verdict = Admit()
@@ -119,7 +119,7 @@ def test_waiting_again_is_bounded_as_every_disruption() -> None:
     assert outcome_kind(world.memory) is OutcomeKind.EVICTED
 
 
-def test_a_failure_is_no_eviction() -> None:
+def test_pod_failure_is_not_an_eviction() -> None:
     world = started(with_policy(v1_job(policy=RunPolicy(clean_pods=CleanPodPolicy.NONE)), on_eviction="requeue"))
     pod = world.pod("worker-0")
     world.end(pod, 1)
@@ -127,7 +127,7 @@ def test_a_failure_is_no_eviction() -> None:
     assert outcome_kind(world.memory) is OutcomeKind.FAILED
 
 
-def test_runs_as_the_admitted_fallback() -> None:
+def test_job_runs_as_admitted_fallback() -> None:
     world = World(with_fallbacks(v1_job()))
     world.verdict = Admit(sizes={"ps": 1, "worker": 1}, fallback=1)
     world.settle()
@@ -149,7 +149,7 @@ def test_runs_as_the_admitted_fallback() -> None:
     assert (outcome.kind, outcome.fallback) == (OutcomeKind.SUCCEEDED, 1)
 
 
-def test_in_another_queue_its_pods_and_its_queue_are_those_of_the_fallback() -> None:
+def test_fallback_changes_pods_and_queue() -> None:
     job = with_fallbacks(v1_job())
     world = World(job)
     world.verdict = Admit(fallback=2)
@@ -160,8 +160,8 @@ def test_in_another_queue_its_pods_and_its_queue_are_those_of_the_fallback() -> 
 
 
 @pytest.mark.parametrize("actions", range(8))
-def test_a_driver_that_dies_at_any_write_loses_nothing_of_it(actions: int) -> None:
-    """The fallback is in the status before its first pod exists, and where to go on before its last one goes."""
+def test_fallback_survives_controller_crash_after_any_write(actions: int) -> None:
+    """The status contains the fallback before its pods exist, and the next fallback before they are deleted."""
     world = World(with_fallbacks(v1_job(), on_eviction="fallback"))
     world.verdict = Admit(sizes={"ps": 1, "worker": 1}, fallback=1)
     world.step(actions)
@@ -182,7 +182,7 @@ def test_a_driver_that_dies_at_any_write_loses_nothing_of_it(actions: int) -> No
     assert (world.memory.fallback, world.memory.fallback_from) == (2, 0)
 
 
-def test_after_the_last_fallback_the_list_begins_anew() -> None:
+def test_primary_request_follows_last_fallback() -> None:
     world = World(with_fallbacks(v1_job(), on_eviction="fallback"))
     seen = []
     for which in (0, 1, 2, 0):
@@ -197,7 +197,7 @@ def test_after_the_last_fallback_the_list_begins_anew() -> None:
     assert seen == [1, 2, 0, 1]
 
 
-def test_an_elastic_fallback_is_resized_within_its_own_bounds() -> None:
+def test_elastic_fallback_is_resized_within_its_bounds() -> None:
     job = with_fallbacks(v1_job(replicas("PS", 1), replicas("Worker", 4)))
     smaller = job.fallbacks[0]
     specs = tuple(
@@ -215,8 +215,8 @@ def test_an_elastic_fallback_is_resized_within_its_own_bounds() -> None:
         assert len([name for name in world.pods if "worker" in name]) == there
 
 
-def test_without_sight_of_nodes_a_fallback_is_tried_when_the_scheduler_finds_none() -> None:
-    """Admitted by quota alone: the place is given back after the admission timeout, and the next one comes at once."""
+def test_unschedulable_job_admitted_by_quota_tries_fallback() -> None:
+    """The admission by quota is released after the admission timeout, and the next fallback is tried immediately."""
     world = World(with_fallbacks(v1_job(), timeout=120.0))
     world.schedules = False
     world.settle()
@@ -229,10 +229,10 @@ def test_without_sight_of_nodes_a_fallback_is_tried_when_the_scheduler_finds_non
     memory = world.memory
     assert (memory.admission, memory.fallback_from) == (None, 1)
     assert memory.not_before <= world.now
-    assert memory.message in (WAITS.message, memory.message)
+    assert memory.message == WAITS.message
 
 
-def test_a_resumed_job_begins_with_its_document() -> None:
+def test_resumed_job_starts_with_primary_request() -> None:
     world = started(with_fallbacks(v1_job(), on_eviction="fallback"))
     evicted(world)
     world.suspend(True)
