@@ -1,1 +1,1 @@
-"""What the originals do, case by case, as tables; each names the test or the function of the original it is from."""
+"""Behaviour of the original projects, case by case, as tables. Each test names the original test or function."""

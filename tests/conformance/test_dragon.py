@@ -14,7 +14,7 @@ from tf_dist.core.model.status import Admission, Phase, Status
 from tf_dist.core.podbuilder.replica_pod import build_pod
 
 FIELDS = ("enqueueScheduleTime", "startRunTime", "jobFinishTime", "runningReplicas")
-MOMENT = 1525879176.0  # its own example: 2018-05-09T15:19:36
+MOMENT = 1525879176.0  # the fork's own example: 2018-05-09T15:19:36
 JOB = parse(changed(v1alpha1(), "spec.max-instance", 4)).job
 
 
@@ -42,13 +42,13 @@ JOB = parse(changed(v1alpha1(), "spec.max-instance", 4)).job
         ),
     ],
 )
-def test_times_and_running_replicas(status: Status, expected: tuple[str, str, str, int]) -> None:
+def test_status_has_times_and_running_replicas(status: Status, expected: tuple[str, str, str, int]) -> None:
     told = written_status(JOB, status)
     assert tuple(told.get(key, "") for key in FIELDS) == expected
 
 
 def arguments_of(arguments: list[str], total: int, workers: int, kind: str = "worker") -> list[str]:
-    """The arguments of a pod's training container, for a job with so many workers in force."""
+    """The arguments of a pod's training container, in a job that runs with this number of workers."""
     document = v1alpha1()
     for at in (0, 1):
         document = changed(document, f"spec.replicaSpecs.{at}.template.spec.containers.0.args", arguments)
@@ -66,8 +66,8 @@ BENCHMARK += ["--local_parameter_device=cpu", "--device=gpu", "--num_batches=200
     ("total", "workers", "share"),
     [(1000, 1, "1000"), (1000, 2, "500"), (1000, 3, "333"), (1000, 8, "125"), (1, 4, "1")],
 )
-def test_a_worker_trains_its_share_of_the_total(total: int, workers: int, share: str) -> None:
-    """``CreatePodsAndRunJob``: the total, divided by the workers that start, over the eighth argument."""
+def test_worker_trains_its_share_of_total(total: int, workers: int, share: str) -> None:
+    """``CreatePodsAndRunJob``: the total, divided by the workers that start, replaces the eighth argument."""
     expected = [*BENCHMARK[:7], f"--num_batches={share}", BENCHMARK[8]]
     assert arguments_of(BENCHMARK, total, workers) == expected
 
@@ -84,13 +84,13 @@ def test_a_worker_trains_its_share_of_the_total(total: int, workers: int, share:
         (["--num_batches_per_epoch=3", "x --num_batches=1"], ["--num_batches_per_epoch=3", "x --num_batches=1"]),
     ],
 )
-def test_only_the_flag_is_replaced(arguments: list[str], expected: list[str]) -> None:
+def test_only_num_batches_flag_is_replaced(arguments: list[str], expected: list[str]) -> None:
     assert arguments_of(arguments, 1000, 2) == expected
 
 
-def test_after_a_resize_the_total_is_divided_again_whatever_logs_say() -> None:
-    """A deliberate difference: ``ScaleUp`` deducts the steps that the workers' logs show, though all start from new
-    weights unless their program saves them.
+def test_total_is_divided_again_after_resize() -> None:
+    """A deliberate difference: ``ScaleUp`` deducts the steps in the workers' logs, although all workers start from new
+    weights unless their program saves checkpoints.
     """
     document = changed(v1alpha1(), "spec.replicaSpecs.1.template.spec.containers.0.args", BENCHMARK)
     document = changed(changed(document, "spec.total-number", 1200), "spec.max-instance", 8)
@@ -110,6 +110,6 @@ def test_after_a_resize_the_total_is_divided_again_whatever_logs_say() -> None:
     assert shares == [["--num_batches=600"] * 2, ["--num_batches=300"] * 4]
 
 
-def test_without_a_total_and_for_other_types_arguments_stay() -> None:
+def test_arguments_are_unchanged_without_total_and_for_other_types() -> None:
     assert arguments_of(BENCHMARK, 0, 2) == BENCHMARK
     assert arguments_of(BENCHMARK, 1000, 2, kind="master") == BENCHMARK

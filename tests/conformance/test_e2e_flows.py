@@ -2,7 +2,7 @@
 
 Sources: kubeflow/tf-operator v1.3.0, ``py/kubeflow/tf_operator/{simple_tfjob,estimator_runconfig,cleanpod_policy,
 shutdown_policy,replica_restart_policy}_tests.py``; volcano-sh/volcano, ``test/e2e/jobseq/job_error_handling.go``.
-Each replica is a small server, which is asked for its TF_CONFIG and told to exit.
+Each replica is a small server, which returns its TF_CONFIG and exits on request.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tf_dist.core.model import names
 from tf_dist.errors import NotFound
 from tf_dist.local.embedded import EmbeddedCluster, EmbeddedSettings
 
-# The other modules of this folder tell the same of the core; this shows that the embedded cluster does it, too.
+# The other modules of this folder test the core. This module shows that the embedded cluster behaves the same.
 pytestmark = pytest.mark.slow
 
 PATIENCE = 60.0
@@ -36,7 +36,7 @@ SERVER = [sys.executable, "-S", replica.__file__]
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    with tempfile.TemporaryDirectory() as scratch:  # sockets have short names
+    with tempfile.TemporaryDirectory() as scratch:  # socket paths must be short
         settings = EmbeddedSettings(
             state_dir=Path(scratch), network=NetworkMode.SHARED, capacity={"cpu": "64"}, serve=False
         )
@@ -63,7 +63,7 @@ class Flow:
         return self.cluster.get(self.resource, "default", self.name).get("status") or {}
 
     def until(self, condition: Callable[[], bool]) -> None:
-        """Return once it holds."""
+        """Waits until the condition holds."""
         try:
             until(condition, PATIENCE)
         except AssertionError as error:
@@ -88,13 +88,13 @@ class Flow:
         return {name: pod.get("status", {}).get("phase", "") for name, pod in self.pods().items()}
 
     def addresses(self) -> dict[str, list[str]]:
-        """The cluster of TF_CONFIG, as the first pod has it."""
+        """The cluster of TF_CONFIG in the first pod."""
         pod = next(iter(self.pods().values()))
         found = next(one["value"] for one in pod["spec"]["containers"][0]["env"] if one["name"] == "TF_CONFIG")
         return dict(json.loads(found)["cluster"])
 
     def request(self, who: str, path: str) -> Any:
-        """What a replica answers, once it listens."""
+        """The response of a replica, once it listens."""
         type_, _, index = who.rpartition("-")
         url = f"http://{self.addresses()[type_][int(index)]}{path}"
         answers: list[bytes] = []
@@ -114,7 +114,7 @@ class Flow:
         self.request(who, f"/exit?exitCode={code}")
 
     def container(self, who: str) -> tuple[str, int, bool]:
-        """The pod of a replica, how often its container was restarted, and whether it runs."""
+        """The uid of a replica's pod, the restarts of its container, and whether the container runs."""
         pod = self.pods().get(who)
         if pod is None:
             return "", 0, False
@@ -122,7 +122,7 @@ class Flow:
         return pod["metadata"]["uid"], one.get("restartCount", 0), "running" in (one.get("state") or {})
 
     def delete(self) -> None:
-        """Delete the job, and wait until nothing is left of it."""
+        """Deletes the job, and waits until none of its objects is left."""
         self.cluster.delete(self.resource, "default", self.name)
         self.until(lambda: not (self.is_there() or self.pods() or self.services()))
 
@@ -153,8 +153,8 @@ def tfjob(
     return Flow(cluster, TFJOBS, {"tfReplicaSpecs": specs, "runPolicy": run_policy or {}}, annotations)
 
 
-def test_the_run_config_of_every_replica(cluster: Cluster) -> None:
-    """estimator_runconfig_tests: all replicas agree on the cluster, and each is where its address says."""
+def test_all_replicas_agree_on_cluster(cluster: Cluster) -> None:
+    """estimator_runconfig_tests: all replicas have the same cluster, and each listens at its address."""
     original = {names.EVALUATOR_IN_CLUSTER: "true"}
     flow = tfjob(cluster, annotations=original, chief=1, ps=2, worker=2, evaluator=1)
     flow.await_condition("Running")
@@ -178,10 +178,10 @@ def test_the_run_config_of_every_replica(cluster: Cluster) -> None:
         ("None", {"chief-0": "Succeeded", "worker-0": "Succeeded", "worker-1": "Running", "ps-0": "Running"}),
     ],
 )
-def test_the_job_succeeds_with_its_chief_and_a_policy_cleans_up(
+def test_job_succeeds_with_chief_and_clean_pod_policy_applies(
     cluster: Cluster, policy: str, left: dict[str, str]
 ) -> None:
-    """shutdown_policy_tests, cleanpod_policy_tests: another worker and the parameter server run on."""
+    """shutdown_policy_tests, cleanpod_policy_tests: another worker and the parameter server keep running."""
     flow = tfjob(cluster, run_policy={"cleanPodPolicy": policy}, chief=1, ps=1, worker=2)
     flow.await_condition("Running")
     flow.exit("worker-0")
@@ -192,7 +192,7 @@ def test_the_job_succeeds_with_its_chief_and_a_policy_cleans_up(
     flow.delete()
 
 
-# restart policy, exit code of ps-0, and what follows: its container or its pod is a new one, or it has ended for good.
+# Restart policy, exit code of ps-0, and the effect: a new container, a new pod, or the end of the pod or the job.
 RESTARTS = [
     ("Always", 1, "container"),
     ("OnFailure", 0, "ended"),
@@ -203,7 +203,7 @@ RESTARTS = [
 
 
 @pytest.mark.parametrize(("policy", "code", "follows"), RESTARTS, ids=[f"{row[0]}-{row[1]}" for row in RESTARTS])
-def test_restart_policy_answers_exit_codes(cluster: Cluster, policy: str, code: int, follows: str) -> None:
+def test_restart_policy_handles_exit_codes(cluster: Cluster, policy: str, code: int, follows: str) -> None:
     """replica_restart_policy_tests: a parameter server is terminated."""
     flow = tfjob(cluster, policy, ps=1, worker=1)
     flow.await_condition("Running")
@@ -229,7 +229,7 @@ def test_restart_policy_answers_exit_codes(cluster: Cluster, policy: str, code: 
 
 
 def vcjob(cluster: Cluster, tasks: dict[str, str], *policies: tuple[str, str], **spec: Any) -> Flow:
-    """A job with a shell script a task, and policies of the whole job: an event and its action."""
+    """A job with a shell script for each task, and policies of the whole job: an event and its action."""
     listed = [
         {
             "name": name,
@@ -254,8 +254,8 @@ def phase(flow: Flow) -> str:
 STAYS = "exec sleep 3600"
 
 
-def test_a_failed_pod_restarts_the_whole_volcano_job(cluster: Cluster, tmp_path: Path) -> None:
-    """job_error_handling: Pending, Running, Restarting, Running; every pod is a new one."""
+def test_failed_pod_restarts_whole_volcano_job(cluster: Cluster, tmp_path: Path) -> None:
+    """job_error_handling: Pending, Running, Restarting, Running. Every pod is a new one."""
     again = tmp_path / "again"
     fails_once = f"test -e {again} && {STAYS}; touch {again}; exit 3"
     flow = vcjob(cluster, {"success": STAYS, "fail": fails_once}, ("PodFailed", "RestartJob"))
@@ -266,7 +266,7 @@ def test_a_failed_pod_restarts_the_whole_volcano_job(cluster: Cluster, tmp_path:
     flow.delete()
 
 
-def test_an_evicted_pod_ends_the_volcano_job(cluster: Cluster) -> None:
+def test_evicted_pod_terminates_volcano_job(cluster: Cluster) -> None:
     flow = vcjob(cluster, {"success": STAYS, "delete": STAYS}, ("PodEvicted", "TerminateJob"))
     flow.until(lambda: phase(flow) == "Running")
     flow.cluster.delete(PODS, "default", f"{flow.name}-delete-0", grace_period=0)

@@ -56,12 +56,12 @@ def test_clean_pod_policy(version: str, policy: str | None, expected: CleanPodPo
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("key", ["worker", "WORKER", "Worker", "workER"])
-def test_defaults_of_a_replica_set(version: str, key: str) -> None:
+def test_defaults_of_replica_set(version: str, key: str) -> None:
     (spec,) = parse(tfjob(version, {key: replicas()})).job.replica_specs
     assert (spec.name, spec.replicas, spec.pod_restart_policy, spec.port) == ("Worker", 1, "Never", 2222)
 
 
-def test_a_port_of_the_user_s_own() -> None:
+def test_custom_port_is_kept() -> None:
     ports = [{"name": "tfjob-port", "containerPort": 9999}]
     (spec,) = parse(tfjob(VERSIONS[2], {"Worker": replicas(1, ports=ports)})).job.replica_specs
     assert spec.port == 9999
@@ -78,14 +78,14 @@ def test_a_port_of_the_user_s_own() -> None:
         ({"Chief": replicas(), "Master": replicas()}, "tfReplicaSpecs"),
     ],
 )
-def test_refuses_jobs_that_its_validation_refused(version: str, groups: Doc, place: str) -> None:
+def test_refuses_jobs_that_original_validation_refused(version: str, groups: Doc, place: str) -> None:
     with pytest.raises(InvalidJob) as caught:
         parse(tfjob(version, groups))
     assert any(place in problem.path for problem in caught.value.problems)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_runs_and_converts_it_as_v1(version: str) -> None:
+def test_earlier_version_runs_and_converts_as_v1(version: str) -> None:
     document = tfjob(version, {"Worker": replicas(2, "ExitCode")}, ttlSecondsAfterFinished=60)
     found = parse(document)
     assert dialect_of(document) is found.job.dialect is Dialect.TFJOB_V1
@@ -118,7 +118,7 @@ def test_bounds_of_dragon_0_9(spec: Doc, least: int, most: int) -> None:
         assert (worker.min_replicas, worker.most) == (least, most)
 
 
-def test_bounds_of_dragon_0_9_that_are_no_numbers() -> None:
+def test_refuses_bounds_of_dragon_0_9_that_are_not_numbers() -> None:
     document = tfjob("kubeflow.org/v1", **{"min-instances": "two"})
     with pytest.raises(InvalidJob) as caught:
         parse(document)

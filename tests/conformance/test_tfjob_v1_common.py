@@ -25,7 +25,7 @@ Doc = dict[str, Any]
     [
         # common/job_test.go, TestDeletePodsAndServices, in its order: one pod runs, one has succeeded.
         ("Running", "Succeeded", {"worker-1"}),
-        # Here the log of a pod that is done stays until the resume; the original deletes both.
+        # Here, the log of a completed pod is kept until the resume. The original deletes both pods.
         ("Running", "Suspended", {"worker-1"}),
         ("All", "Succeeded", set()),
         ("None", "Failed", {"worker-0", "worker-1", "worker-2"}),
@@ -34,7 +34,7 @@ Doc = dict[str, Any]
 )
 def test_delete_pods_and_services(clean: str, ending: str, left: set[str]) -> None:
     content = document("Never", chief=1, worker=3)
-    content["metadata"]["annotations"] = {SERVICES_ANNOTATION: "headless"}  # as the original's services are
+    content["metadata"]["annotations"] = {SERVICES_ANNOTATION: "headless"}  # the original's services are headless
     made = world(content, cleanPodPolicy=clean)
     end(made, worker_1=0)
     made.settle()
@@ -53,12 +53,12 @@ def test_delete_pods_and_services(clean: str, ending: str, left: set[str]) -> No
 @pytest.mark.parametrize(
     ("policy", "restarts", "limit", "fails"),
     [
-        # TestPastBackoffLimit, in its order. At its second limit the original has failed; here 3 may be spent.
+        # TestPastBackoffLimit, in its order. The original fails at its second limit; here, 3 restarts are allowed.
         ("OnFailure", 0, 0, False),
         ("OnFailure", 3, 3, False),
         ("OnFailure", 4, 3, True),
         ("OnFailure", 1, 0, True),
-        # Not among its cases, from the same function.
+        # From the same function, without a case in the original test.
         ("Always", 4, 3, True),
         ("ExitCode", 4, 3, True),
         ("Never", 4, 3, False),
@@ -67,7 +67,7 @@ def test_delete_pods_and_services(clean: str, ending: str, left: set[str]) -> No
 )
 @pytest.mark.parametrize("init", [False, True])
 def test_past_backoff_limit(policy: str, restarts: int, limit: int | None, fails: bool, init: bool) -> None:
-    """Restarts of all containers count, of init containers too, where the policy is to restart."""
+    """Restarts of all containers, including init containers, count if the policy restarts containers."""
     made = world(document(policy, worker=3), **({} if limit is None else {"backoffLimit": limit}))
     end(made, worker_1=0)
     pod = made.pod("worker-2")
@@ -79,10 +79,10 @@ def test_past_backoff_limit(policy: str, restarts: int, limit: int | None, fails
 
 
 def test_update_job_replica_statuses() -> None:
-    """common/status_test.go: 2 have failed, 3 succeeded, 1 is active, 1 is being deleted while it runs.
+    """common/status_test.go: 2 pods have failed, 3 have succeeded, 1 is active, and 1 is being deleted while it runs.
 
-    The original counts the last as failed, which fails a job that is not dynamic; here it is a disruption, and in no
-    count until it is gone.
+    The original counts the last pod as failed, which fails a job without dynamic workers. Here it is a disruption, and
+    is not counted until the pod is gone.
     """
     content = document(worker=7)
     content["spec"]["enableDynamicWorker"] = True
@@ -101,8 +101,8 @@ def test_update_job_replica_statuses() -> None:
 @pytest.mark.parametrize(
     ("replicas", "there", "left"),
     [
-        # common/pod_test.go, TestCalculatePodSliceSize: a slot for each replica, and for each pod beyond them, which
-        # goes (ReconcilePods).
+        # common/pod_test.go, TestCalculatePodSliceSize: a slot for each replica, and for each excess pod, which is
+        # deleted (ReconcilePods).
         (3, [0, 1, 2], [0, 1, 2]),
         (4, [0, 1, 2], [0, 1, 2, 3]),
         (2, [0, 1, 2], [0, 1]),
@@ -131,8 +131,8 @@ def conditions_in_order(made: World) -> list[Doc]:
 
 
 def test_update_job_conditions() -> None:
-    """pkg/util/status_test.go, TestUpdateJobConditions: what is set comes last; Running and Restarting exclude each
-    other; a failure turns Running off.
+    """pkg/util/status_test.go, TestUpdateJobConditions: a new condition is the last one. Running and Restarting exclude
+    each other. A failure sets Running to False.
     """
     made = World(parse(document("ExitCode", worker=2)).job)
     made.settle()
@@ -150,8 +150,8 @@ def test_update_job_conditions() -> None:
 
 
 @pytest.mark.parametrize("ending", [{"worker_0": 0}, {"worker_0": 1}])
-def test_nothing_is_said_after_the_end(ending: dict[str, int]) -> None:
-    """TestIsFinished, and setCondition: after a failure conditions do not change."""
+def test_conditions_do_not_change_after_end(ending: dict[str, int]) -> None:
+    """TestIsFinished, and setCondition: conditions do not change after a failure."""
     made = world(document(worker=2))
     end(made, **ending)
     made.settle()
@@ -162,8 +162,8 @@ def test_nothing_is_said_after_the_end(ending: dict[str, int]) -> None:
     assert conditions_in_order(made) == before
 
 
-def test_conditions_of_a_suspension() -> None:
-    """tfjob_controller_test.go, "TFJob with suspend semantics": the whole list, in its order, and the start time."""
+def test_conditions_of_suspension() -> None:
+    """tfjob_controller_test.go, "TFJob with suspend semantics": the whole list in order, and the start time."""
     made = World(parse(document(chief=1, worker=1), strict=True).job)
     made.suspend(True)
     made.settle()
@@ -233,7 +233,7 @@ def test_cleanup_job(ttl: int | None, finished: bool, suspended: bool, after: in
 
 
 def test_create_new_service() -> None:
-    """job_test.go, CreateNewService: name, owner, labels and ports; it selects by labels of tf-dist's own."""
+    """job_test.go, CreateNewService: name, owner, labels and ports. The selector uses tf-dist's own labels."""
     content = document(worker=2)
     content["metadata"]["annotations"] = {SERVICES_ANNOTATION: "headless"}
     made = parse(content).job
@@ -262,7 +262,7 @@ def test_gen_owner_reference_and_labels() -> None:
 
 @pytest.mark.parametrize(
     ("counts", "master"),
-    # tensorflow_types_test.go, TestIsChiefOrMaster, and IsMasterRole: else it is worker 0.
+    # tensorflow_types_test.go, TestIsChiefOrMaster, and IsMasterRole: without a chief or master, worker 0 has the role.
     [({"chief": 1, "worker": 2}, "chief-0"), ({"master": 1, "worker": 2}, "master-0"), ({"worker": 2}, "worker-0")],
 )
 def test_is_chief_or_master(counts: Any, master: str) -> None:
@@ -278,7 +278,7 @@ WAITS = {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "x"'}
 @pytest.mark.parametrize(
     ("containers", "expected"),
     [
-        # core/job.go, RecordAbnormalPods: once here, and there in every pass.
+        # core/job.go, RecordAbnormalPods: here once, in the original in every pass.
         ([("tensorflow", WAITS)], f"container tensorflow waiting message: {WAITS['message']}"),
         ([("tensorflow", None), ("proxy", WAITS)], f"container proxy waiting message: {WAITS['message']}"),
         ([("tensorflow", {"reason": "ContainerCreating"})], ""),

@@ -1,6 +1,6 @@
-"""The TFJobs of kubeflow/training-operator 1.9 (examples, notebooks, SDK), each as the least that is like it.
+"""The TFJobs of kubeflow/training-operator 1.9 (examples, notebooks, SDK), each as a minimal equivalent document.
 
-The names are paths in that repository; the documents are ours, and have of the original what decides.
+The names are paths in that repository. The documents are our own and contain the parts of the originals that matter.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def job(
     policy: Any = None,
     **counts: int,
 ) -> Doc:
-    """A TFJob whose templates all have the same."""
+    """A TFJob with the same template for all replicas."""
     content = document(restart, **counts)
     for spec in content["spec"]["tfReplicaSpecs"].values():
         spec["template"]["spec"].update(pod or {})
@@ -93,15 +93,15 @@ VALID: dict[str, tuple[Doc, dict[str, int], tuple[str, ...]]] = {
 
 
 def ended(made: World) -> set[str]:
-    """The true conditions, once the replica that decides has ended with 0."""
+    """The true conditions after the replica that decides has ended with 0."""
     end(made, **{"chief_0" if made.has("chief-0") else "worker_0": 0})
     made.settle()
     return true_conditions(made)
 
 
 @pytest.mark.parametrize("name", VALID)
-def test_a_manifest_runs_unchanged(name: str) -> None:
-    """What ``validate`` warns of, and the pods and services of ``plan``: one of each a replica."""
+def test_manifest_runs_unchanged(name: str) -> None:
+    """The warnings of ``validate``, and the pods and services of ``plan``: one of each for each replica."""
     content, counts, warned = VALID[name]
     found = parse(content)
     assert tuple(warning.path for warning in found.warnings) == warned
@@ -112,14 +112,14 @@ def test_a_manifest_runs_unchanged(name: str) -> None:
     assert ended(world(content)) == {"Created", "Succeeded"}
 
 
-def test_the_gang_of_the_sdk_that_no_cluster_can_place_is_refused_at_once() -> None:
-    """The original's job of one worker with ``minAvailable: 10`` stays Created; it could never start."""
+def test_gang_larger_than_job_is_refused() -> None:
+    """The original's job of one worker with ``minAvailable: 10`` stays Created and can never start."""
     with pytest.raises(InvalidJob) as caught:
         parse(gang(10))
     assert [problem.path for problem in caught.value.problems] == ["spec.runPolicy.schedulingPolicy.minAvailable"]
 
 
-def test_a_gang_that_has_no_room_is_created_and_not_running_until_it_has() -> None:
+def test_gang_without_capacity_is_created_and_not_running() -> None:
     """verify_unschedulable_job_e2e, then verify_job_e2e, of the SDK's own tests."""
     made = World(parse(gang(1)).job)
     made.verdict = WAIT

@@ -31,7 +31,7 @@ def host(type_: str, namespace: str, domain: str = "", index: int = 0) -> str:
     ],
 )
 def test_cluster_spec(counts: Any, namespace: str, domain: str) -> None:
-    """pod_test.go, "Test ClusterSpec": the domain behind ``svc``, and nothing for a lone replica."""
+    """pod_test.go, "Test ClusterSpec": the domain follows ``svc``, and a lone replica has no TF_CONFIG."""
     job = parse(document(None, namespace, **counts)).job
     job = replace(job, cluster_domain=domain, annotations={EVALUATOR_IN_CLUSTER: "true"})
     cluster = {type_: [host(type_, namespace, domain)] for type_ in sorted(counts)}
@@ -62,7 +62,7 @@ def test_sparse_cluster_spec() -> None:
     [({"worker": 1}, False), ({"worker": 1, "ps": 1}, True), ({"ps": 1}, False), ({"chief": 1, "worker": 1}, True)],
 )
 def test_is_distributed(counts: Any, distributed: bool, dynamic: bool) -> None:
-    """pod_test.go, "Test IsDistributed": it is asked before whether workers are dynamic."""
+    """pod_test.go, "Test IsDistributed": a lone replica is not distributed, even if workers are dynamic."""
     content = document(**counts)
     content["spec"]["enableDynamicWorker"] = dynamic
     assert (parse(content).job.tf_config is not TFConfigStyle.NONE) is distributed
@@ -95,7 +95,7 @@ def test_exit_codes(code: int, expected: str) -> None:
 
 @pytest.mark.parametrize(("before", "after"), [(3, 2), (1, 3)])
 def test_dynamic_workers_are_scaled(before: int, after: int) -> None:
-    """pod_test.go, "Test Scale Down" and "Test Scale Up": the highest indexes go; those that stay are left alone."""
+    """pod_test.go, "Test Scale Down" and "Test Scale Up": the highest indexes are deleted, and others are kept."""
     content = document(worker=before, ps=1)
     content["spec"]["enableDynamicWorker"] = True
     made = world(content)
@@ -111,7 +111,7 @@ def test_dynamic_workers_are_scaled(before: int, after: int) -> None:
 @pytest.mark.parametrize(
     ("clean", "codes", "left"),
     [
-        # job_test.go, "Test Delete Pods and Services"; its cases begin with a job that has succeeded.
+        # job_test.go, "Test Delete Pods and Services". Its cases start with a succeeded job.
         ("All", {}, 0),
         ("Running", {}, 1),
         ("Running", {f"worker_{index}": 0 for index in range(1, 4)} | {"ps_0": 0, "ps_1": 0}, 6),
@@ -120,7 +120,7 @@ def test_dynamic_workers_are_scaled(before: int, after: int) -> None:
     ],
 )
 def test_clean_pod_policy(clean: str, codes: dict[str, int], left: int) -> None:
-    """Worker 0 ends the job. A headless service, as the original's, goes with its pod."""
+    """Worker 0 ends the job. A headless service, as in the original, is deleted with its pod."""
     content = document(worker=4, ps=2)
     content["metadata"]["annotations"] = {SERVICES_ANNOTATION: "headless"}
     made = world(content, cleanPodPolicy=clean)
@@ -139,7 +139,7 @@ def test_active_deadline(deadline: int | None, left: int) -> None:
     assert (len(made.pods), len(made.objects)) == (left, left)
 
 
-def test_labels_and_annotations_of_the_template_are_those_of_the_pods() -> None:
+def test_template_labels_and_annotations_are_copied_to_pods() -> None:
     """job_test.go, "Test Copy Labels and Annotation"."""
     content = document(worker=1)
     metadata = {"labels": {"label1": "1"}, "annotations": {"annotation1": "1"}}
@@ -148,8 +148,8 @@ def test_labels_and_annotations_of_the_template_are_those_of_the_pods() -> None:
     assert pod["metadata"]["labels"]["label1"] == pod["metadata"]["annotations"]["annotation1"] == "1"
 
 
-def test_a_dynamic_worker_that_fails_ends_nothing() -> None:
-    """tfjob_controller.go, UpdateJobStatus; with ExitCode it does (common/pod.go)."""
+def test_failed_dynamic_worker_does_not_end_job() -> None:
+    """tfjob_controller.go, UpdateJobStatus. With ExitCode, the worker ends the job (common/pod.go)."""
     for policy, expected in (("Never", "Running"), ("ExitCode", "Failed")):
         content = document(policy, worker=3, ps=1)
         content["spec"]["enableDynamicWorker"] = True

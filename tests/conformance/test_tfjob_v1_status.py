@@ -42,14 +42,14 @@ ALL_DONE = {f"worker_{index}": 0 for index in range(4)}
         (WORKERS, AllWorkers, {"worker_0": 0}, "Running"),
         (WORKERS, AllWorkers, ALL_DONE, "Succeeded"),
         (WORKERS, AllWorkers, {"worker_0": 0, "worker_1": 1}, "Failed"),
-        # The original's case asks for a condition Running only, which is there, and False: the job has failed.
+        # The original's case only asks for a condition Running, which exists and is False: the job has failed.
         (CHIEF_4, "", ALL_FAILED, "Failed"),
         (CHIEF_4, "", ALL_DONE, "Running"),
         (CHIEF_4, "", {**ALL_DONE, "ps_0": 1}, "Failed"),
         (CHIEF_4, "", {**ALL_DONE, "chief_0": 1}, "Failed"),
-        # The original has Failed besides; here a chief that is done is done.
+        # The original also has Failed. Here, a completed chief completes the job.
         (CHIEF_4, "", {**ALL_FAILED, "chief_0": 0}, "Succeeded"),
-        # Not among its cases, from the same function.
+        # From the same function, without a case in the original test.
         ({"master": 1, "worker": 2}, "", {"master_0": 0}, "Succeeded"),
         ({"master": 1, "worker": 2}, "", {"worker_0": 0, "worker_1": 0}, "Running"),
         ({"chief": 1, "evaluator": 1}, "", {"evaluator_0": 1}, "Failed"),
@@ -67,7 +67,7 @@ def test_conditions_follow_the_exit_codes_of_replicas(counts: Any, policy: str, 
     assert conditions(made)[expected]["reason"] == f"TFJob{expected}"
 
 
-def test_a_chief_that_failed_with_a_retryable_code_is_restarting() -> None:
+def test_chief_that_failed_with_retryable_code_is_restarting() -> None:
     """status_test.go, "Chief is failed and restarting"."""
     made = world(document("ExitCode", **CHIEF_4))
     end(made, chief_0=130, **dict.fromkeys(ALL_FAILED, 130))
@@ -87,7 +87,7 @@ FAILED_TEXTS: list[tuple[str | None, dict[str, int], dict[str, int], str]] = [
 
 
 @pytest.mark.parametrize(("restart", "counts", "codes", "expected"), FAILED_TEXTS)
-def test_the_words_of_a_failure(restart: str | None, counts: Any, codes: Any, expected: str) -> None:
+def test_condition_and_event_of_failure(restart: str | None, counts: Any, codes: Any, expected: str) -> None:
     made = world(document(restart, **counts))
     end(made, **codes)
     said = events(made)
@@ -98,7 +98,7 @@ def test_the_words_of_a_failure(restart: str | None, counts: Any, codes: Any, ex
 
 
 @pytest.mark.parametrize("policy", ["OnFailure", "Always", "ExitCode"])
-def test_the_words_of_a_restart(policy: str) -> None:
+def test_condition_and_event_of_restart(policy: str) -> None:
     """common/pod.go, ReconcilePods: a failed pod whose policy restarts it."""
     made = world(document(policy, worker=2, ps=1))
     end(made, ps_0=137)
@@ -113,7 +113,7 @@ def test_the_words_of_a_restart(policy: str) -> None:
     assert "Restarting" not in conditions(made)
 
 
-def test_the_words_of_the_backoff_limit() -> None:
+def test_condition_and_event_of_backoff_limit() -> None:
     made = world(document("OnFailure", worker=1), backoffLimit=0)
     made.restart_container(made.pod("worker-0"), 1)
     expected = f"Job {NAME} has failed because it has reached the specified backoff limit"
@@ -121,7 +121,7 @@ def test_the_words_of_the_backoff_limit() -> None:
     assert conditions(made)["Failed"]["message"] == expected
 
 
-def test_the_words_of_the_active_deadline() -> None:
+def test_condition_and_event_of_active_deadline() -> None:
     made = world(document(worker=1), activeDeadlineSeconds=2)
     made.now += 2
     expected = f"Job {NAME} has failed because it was active longer than specified deadline"
@@ -129,7 +129,7 @@ def test_the_words_of_the_active_deadline() -> None:
     assert conditions(made)["Failed"]["message"] == expected
 
 
-def test_the_words_of_a_success() -> None:
+def test_condition_and_event_of_success() -> None:
     made = world(document(worker=1))
     end(made, worker_0=0)
     expected = f"TFJob default/{NAME} successfully completed."
@@ -142,8 +142,8 @@ def test_the_words_of_a_success() -> None:
 
 
 @pytest.mark.parametrize("clean", ["None", "Running", "All"])
-def test_at_success_what_is_active_counts_as_succeeded(clean: str) -> None:
-    """common/job.go, ReconcileJobs: also once the pods are gone."""
+def test_active_replicas_count_as_succeeded_after_success(clean: str) -> None:
+    """common/job.go, ReconcileJobs: also after the pods are deleted."""
     made = world(document(worker=4, ps=2), cleanPodPolicy=clean)
     end(made, worker_0=0)
     made.settle()
@@ -156,7 +156,7 @@ def test_at_success_what_is_active_counts_as_succeeded(clean: str) -> None:
     assert numbers == {"PS": {"succeeded": 2}, "Worker": {"succeeded": 4}}
 
 
-def test_a_failed_replica_of_a_job_that_succeeded_stays_failed() -> None:
+def test_failed_replica_of_succeeded_job_stays_failed() -> None:
     content = document(chief=1, worker=2)
     content["spec"]["enableDynamicWorker"] = True
     made = world(content)
@@ -169,7 +169,7 @@ def test_a_failed_replica_of_a_job_that_succeeded_stays_failed() -> None:
 
 
 def test_suspend_and_resume() -> None:
-    """common/job.go, ReconcileJobs: TFJobSuspended, TFJobResumed; nothing is active, no service is left."""
+    """common/job.go, ReconcileJobs: TFJobSuspended, TFJobResumed. No replica is active, and no service is left."""
     made = world(document(worker=2, ps=1), cleanPodPolicy="None")
     end(made, worker_1=0)
     made.settle()
@@ -190,7 +190,7 @@ def test_suspend_and_resume() -> None:
     assert (one["status"], one["reason"], one["message"]) == ("False", "TFJobResumed", resumed)
     run_all(made)
     assert made.status["startTime"] > started
-    # All replicas again, the one that was done included: the TF_CONFIG of the others names it.
+    # All replicas start again, including the completed one: the TF_CONFIG of the others names it.
     assert {str(pod["metadata"]["name"]) for pod in made.pods.values()} == {
         f"{NAME}-ps-0",
         f"{NAME}-worker-0",
@@ -201,7 +201,7 @@ def test_suspend_and_resume() -> None:
     assert "succeeded" not in made.status["replicaStatuses"]["Worker"]
 
 
-def test_a_job_that_begins_suspended() -> None:
+def test_job_may_be_created_suspended() -> None:
     content = document(worker=2)
     content["spec"]["runPolicy"] = {"suspend": True}
     made = world(content)
@@ -214,7 +214,7 @@ def test_a_job_that_begins_suspended() -> None:
     assert true_conditions(made) == {"Created", "Running"}
 
 
-def test_the_first_status() -> None:
+def test_first_status() -> None:
     """tfjob_controller.go, onOwnerCreateFunc and UpdateJobStatus."""
     made = world(document("OnFailure", worker=1))
     one = conditions(made)["Created"]
@@ -223,7 +223,7 @@ def test_the_first_status() -> None:
     assert (one["reason"], one["message"]) == ("TFJobRunning", f"TFJob default/{NAME} is running.")
 
 
-def test_the_warning_about_the_policy_of_a_template() -> None:
+def test_warns_that_template_restart_policy_is_overwritten() -> None:
     """common/pod.go, createNewPod."""
     content = document("OnFailure", worker=1)
     content["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["restartPolicy"] = "Never"
@@ -243,8 +243,8 @@ EXITS: list[tuple[str, dict[str, int], dict[str, int], list[str]]] = [
 
 
 @pytest.mark.parametrize(("policy", "counts", "codes", "expected"), EXITS)
-def test_the_exit_code_of_each_pod_is_an_event(policy: str, counts: Any, codes: Any, expected: list[str]) -> None:
-    """common/pod.go, ReconcilePods; once here, and there in every pass."""
+def test_exit_code_of_each_pod_is_an_event(policy: str, counts: Any, codes: Any, expected: list[str]) -> None:
+    """common/pod.go, ReconcilePods: here once, in the original in every pass."""
     made = world(document(policy, **counts))
     end(made, **codes)
     said = [text for _, reason, text in events(made) if reason == "ExitedWithCode"]
@@ -254,7 +254,7 @@ def test_the_exit_code_of_each_pod_is_an_event(policy: str, counts: Any, codes: 
     assert not [reason for _, reason, _ in events(made) if reason == "ExitedWithCode"]
 
 
-def test_a_pod_that_ends_while_its_job_is_stopped_is_no_event_in_every_pass() -> None:
+def test_exit_of_pod_is_not_an_event_while_job_is_stopped() -> None:
     job, worker = parse(document(worker=2)).job, ReplicaId("worker", 1)
     for phase, told in ((Phase.RUNNING, 1), (Phase.ABORTING, 0), (Phase.ABORTED, 0)):
         status = Status(phase=phase)
@@ -264,7 +264,7 @@ def test_a_pod_that_ends_while_its_job_is_stopped_is_no_event_in_every_pass() ->
         assert sum(event.reason == "ExitedWithCode" for event in events) == told, phase
 
 
-def test_a_second_failure_is_an_event_too() -> None:
+def test_second_failure_is_also_an_event() -> None:
     content = document(worker=3, ps=1)
     content["spec"]["enableDynamicWorker"] = True
     made = world(content)
@@ -277,7 +277,7 @@ def test_a_second_failure_is_an_event_too() -> None:
 @pytest.mark.parametrize(
     ("gang", "names", "warned"),
     [
-        # pod_test.go, TestIsCustomSchedulerSet: none, all, one of them; and the gang's own.
+        # pod_test.go, TestIsCustomSchedulerSet: none, all, one of them; and the gang scheduler's own name.
         ("volcano", (None, None), False),
         ("volcano", ("custom-a", "custom-b"), True),
         ("volcano", (None, "custom-b"), True),
@@ -287,7 +287,7 @@ def test_a_second_failure_is_an_event_too() -> None:
         ("", ("custom-a", None), False),
     ],
 )
-def test_the_warning_about_another_scheduler(gang: str, names: tuple[str | None, str | None], warned: bool) -> None:
+def test_warns_of_another_scheduler(gang: str, names: tuple[str | None, str | None], warned: bool) -> None:
     """common/pod.go, createNewPod, with gang scheduling."""
     content = document(worker=1, ps=1)
     content["metadata"]["annotations"] = {"tf-dist.dev/gang-scheduler": gang} if gang else {}
@@ -302,7 +302,7 @@ def test_the_warning_about_another_scheduler(gang: str, names: tuple[str | None,
 
 R, S = "Running", "Succeeded"
 NORMAL_PATH: list[tuple[dict[str, int], dict[str, list[str]], dict[str, dict[str, int]], str]] = [
-    # tfjob_controller_test.go, "Test Normal Path": the replicas, those that do something, their counts, the condition.
+    # tfjob_controller_test.go, "Test Normal Path": the replicas, the states of their pods, their counts, the condition.
     ({"worker": 1}, {}, {}, ""),
     ({"worker": 4, "ps": 2}, {}, {}, ""),
     ({"worker": 4, "ps": 2}, {"worker": [R] * 4, "ps": [R] * 2}, {"Worker": {"active": 4}, "PS": {"active": 2}}, R),
@@ -319,7 +319,7 @@ NORMAL_PATH: list[tuple[dict[str, int], dict[str, list[str]], dict[str, dict[str
 
 @pytest.mark.parametrize(("counts", "states", "expected", "condition"), NORMAL_PATH)
 def test_normal_path(counts: Any, states: Any, expected: Any, condition: str) -> None:
-    """Pending pods are in no count."""
+    """Pending pods are not counted."""
     made = World(parse(document(**counts)).job)
     made.settle()
     assert {name for _, name in made.objects} == set(made.pods)

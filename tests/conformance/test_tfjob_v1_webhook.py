@@ -19,7 +19,7 @@ TRAINING_OPERATOR = "kubeflow.org/training-operator"
 
 
 def job(*, name: str = "test", managed_by: str | None = None, **container: Any) -> Doc:
-    """A job of two workers; keys of its container."""
+    """A job of two workers whose container has these keys."""
     content = document("OnFailure", worker=2)
     content["metadata"]["name"] = name
     if managed_by is not None:
@@ -42,19 +42,19 @@ def none_of(kind: str) -> Doc:
 
 REFUSED: dict[str, tuple[Doc, set[str]]] = {
     "TFJob name does not meet DNS1035": (job(name="00test"), {"metadata.name"}),
-    # The original says both that there are none and that none is called tensorflow.
+    # The original reports both that the pod has no containers and that no container is named tensorflow.
     "no containers": (without(job(), containers=[]), {CONTAINERS}),
     "empty image": (job(image=""), {f"{CONTAINERS}[0].image"}),
-    # A container has no name there; Kubernetes refuses that, too, and both are said.
+    # In this case, a container has no name. Kubernetes refuses that as well, and both problems are reported.
     "default container name doesn't present": (
         without(job(), containers=[{"name": "", "image": "x"}]),
         {CONTAINERS, f"{CONTAINERS}[0].name"},
     ),
     "more than 2 masterReplica's or ChiefReplica's": (document(chief=1, master=1), {"spec.tfReplicaSpecs.Master"}),
     "unsupported managedBy": (job(managed_by="other-job-controller"), {"spec.runPolicy.managedBy"}),
-    # Not among its cases, from the same function.
+    # From the same function, without a case in the original test.
     "no tfReplicaSpecs": ({**job(), "spec": {}}, {"spec.tfReplicaSpecs"}),
-    # Deliberate: accepted there, and over at once, or never.
+    # Deliberate: the original accepts these jobs, which end at once or never.
     "no worker and no chief": (none_of("Worker"), {f"{WORKER}.replicas"}),
     "no chief of those there are to be": (none_of("Chief"), {"spec.tfReplicaSpecs.Chief.replicas"}),
     "another container only": (without(job(), containers=[{"name": "main", "image": "x"}]), {CONTAINERS}),
@@ -75,8 +75,8 @@ def test_accepts_jobs_that_the_webhook_accepts(manager: str | None) -> None:
 
 
 @pytest.mark.parametrize(("least", "expected"), [(None, 2), (0, 0), (1, 1), (2, 2)])
-def test_the_minimum_of_the_pod_group(least: int | None, expected: int) -> None:
-    """common/job.go: that of the document, 0 as well, where it has one."""
+def test_minimum_of_pod_group(least: int | None, expected: int) -> None:
+    """common/job.go: the minimum of the document, including 0, if it is set."""
     content = job()
     content["spec"]["runPolicy"] = {"schedulingPolicy": {"minAvailable": least}}
     assert parse(content).job.scheduling.min_available == expected
@@ -93,7 +93,7 @@ def test_the_minimum_of_the_pod_group(least: int | None, expected: int) -> None:
     ],
 )
 def test_managed_by_external_controller(manager: str | None, elsewhere: bool) -> None:
-    """common/job_test.go: any value but its own is another controller's, the empty one included."""
+    """common/job_test.go: any value except the original's own means another controller, including the empty value."""
     assert managed_elsewhere(job(managed_by=manager)) is elsewhere
 
 
@@ -113,7 +113,7 @@ DEFAULT_PORT, CUSTOM_PORT = (
     ],
 )
 @pytest.mark.parametrize("clean", [None, "All"])
-def test_defaults_of_a_replica(given: Doc, ports: Any, filled: tuple[int, str, Any], clean: str | None) -> None:
+def test_defaults_of_replica_type(given: Doc, ports: Any, filled: tuple[int, str, Any], clean: str | None) -> None:
     content = job(ports=ports)
     if clean:
         content["spec"]["runPolicy"] = {"cleanPodPolicy": clean}
@@ -134,10 +134,10 @@ def _sidecar_first(content: Doc) -> Doc:
 
 @pytest.mark.parametrize(
     ("change", "index"),
-    # defaulting_utils.go: the container that trains; the first one, where none is called so.
+    # defaulting_utils.go: the training container, or the first container if none has its name.
     [(lambda content: content, 0), (_sidecar_first, 1), (lambda content: without(content, containers=[{}, {}]), 0)],
 )
-def test_the_container_that_gets_the_port(change: Callable[[Doc], Doc], index: int) -> None:
+def test_training_container_gets_default_port(change: Callable[[Doc], Doc], index: int) -> None:
     template = defaulted(change(job()))["spec"]["tfReplicaSpecs"]["Worker"]["template"]
     with_ports = [at for at, one in enumerate(template["spec"]["containers"]) if one.get("ports") == [DEFAULT_PORT]]
     assert with_ports == [index]
@@ -145,7 +145,7 @@ def test_the_container_that_gets_the_port(change: Callable[[Doc], Doc], index: i
 
 @pytest.mark.parametrize("key", ["WORKER", "worker", "Worker", "wORKER"])
 def test_set_type_names(key: str) -> None:
-    """TestSetTypeNames: in any case they are read as the original writes them."""
+    """TestSetTypeNames: names in any case are read as the original writes them."""
     content = job()
     content["spec"]["tfReplicaSpecs"] = {key: content["spec"]["tfReplicaSpecs"]["Worker"]}
     assert set(defaulted(content)["spec"]["tfReplicaSpecs"]) == {"Worker"}

@@ -67,7 +67,7 @@ def tf_config(document: Doc, kind: str, index: int) -> str:
 
 
 @pytest.mark.parametrize("index", [0, 1])
-def test_pods_and_services_of_a_replica_set(index: int) -> None:
+def test_pods_and_services_of_replica_set(index: int) -> None:
     labels = {
         "kubeflow.org": "",
         "task_index": str(index),
@@ -83,7 +83,7 @@ def test_pods_and_services_of_a_replica_set(index: int) -> None:
         if one["metadata"]["name"] == f"some-job-ps-some-runtime-{index}"
     )
     assert labels.items() <= service["metadata"]["labels"].items()
-    # The original's is headless, as with the annotation ``tf-dist.dev/services: headless``.
+    # The original's service is headless, as with the annotation ``tf-dist.dev/services: headless``.
     assert "clusterIP" not in service["spec"]
     assert [(port["name"], port["port"]) for port in service["spec"]["ports"]] == [("tf-port", 10)]
     pod = pod_of(PS_JOB, "ps", index)
@@ -103,7 +103,7 @@ def test_tf_config(kind: str, index: int) -> None:
     assert tf_config(CLUSTER_JOB, kind, index) == json.dumps(expected, separators=(",", ":"))
 
 
-def test_tf_config_is_set_for_a_single_replica_too() -> None:
+def test_single_replica_has_tf_config() -> None:
     alone = tfjob("one", entry("MASTER"), RuntimeId="r")
     config = {"cluster": {"master": ["one-master-r-0:2222"]}, "task": {"type": "master", "index": 0}}
     assert json.loads(tf_config(alone, "master", 0)) == {**config, "environment": "cloud"}
@@ -117,7 +117,7 @@ def test_tf_config_is_set_for_a_single_replica_too() -> None:
         ("some-meta-name", "some-runtime-id", True),
         ("job", "76no", True),
         ("job", "0", True),
-        ("n" * 60, "r" * 13, True),  # 40 of the job's name, 13, "-worker-" and "-0" are 63
+        ("n" * 60, "r" * 13, True),  # 40 characters of the job's name, 13, "-worker-" and "-0" are 63
         ("n" * 60, "r" * 14, False),
         ("n" * 39, "r" * 14, True),
         ("job", "-a", False),
@@ -125,10 +125,10 @@ def test_tf_config_is_set_for_a_single_replica_too() -> None:
         ("job", "A", False),
         ("job", "a.b", False),
         ("job", "a_b", False),
-        ("job", "", True),  # drawn
+        ("job", "", True),  # generated
     ],
 )
-def test_forms_of_runtime_id(name: str, runtime_id: str, taken: bool) -> None:
+def test_accepts_and_refuses_runtime_ids(name: str, runtime_id: str, taken: bool) -> None:
     document = tfjob(name, entry("MASTER"), entry("WORKER"), RuntimeId=runtime_id)
     for reads in (parse, read):
         if taken:
@@ -139,7 +139,7 @@ def test_forms_of_runtime_id(name: str, runtime_id: str, taken: bool) -> None:
         assert {problem.path for problem in caught.value.problems} == {"spec.RuntimeId"}
 
 
-def test_setup_fills_in_a_runtime_id_that_is_missing() -> None:
+def test_setup_fills_in_missing_runtime_id() -> None:
     found = read(tfjob("job", entry("MASTER")))
     assert found.spec_defaults == {"RuntimeId": found.runtime_id}
     assert len(found.runtime_id) == 4
@@ -149,7 +149,7 @@ def test_setup_fills_in_a_runtime_id_that_is_missing() -> None:
 
 @pytest.mark.parametrize(("workers", "expected"), [(0, []), (2, [3])])
 def test_pdb_for_gang_scheduling(workers: int, expected: list[int]) -> None:
-    """TestPDBForGangScheduling: none for a single replica, else all of them; it goes at the end (``syncPdb``)."""
+    """TestPDBForGangScheduling: a single replica has none, and a larger gang has one (``syncPdb`` deletes it)."""
     others = [entry("WORKER", workers)] if workers else []
     job = read(tfjob("some-job", entry("MASTER"), *others, RuntimeId="some-runtime"))
     assert not services.build_budgets(job), "only if asked for"
@@ -166,7 +166,7 @@ def test_pdb_for_gang_scheduling(workers: int, expected: list[int]) -> None:
     assert not [name for kind, name in world.objects if kind == "PodDisruptionBudget"]
 
 
-def test_a_pdb_follows_the_size_of_the_gang() -> None:
+def test_pdb_follows_size_of_gang() -> None:
     job = read(tfjob("some-job", entry("MASTER"), entry("WORKER", 3), RuntimeId="some-runtime"))
     world = World(replace(job, disruption_budget=True))
     world.settle()

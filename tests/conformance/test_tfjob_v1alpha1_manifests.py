@@ -1,7 +1,6 @@
-"""The v1alpha1 manifests of tf-operator 0.1 to 0.3 and of the DRAGON fork, each as the least that is like it: what
-becomes of it.
+"""The v1alpha1 manifests of tf-operator 0.1 to 0.3 and of the DRAGON fork, each as a minimal equivalent document.
 
-The names are paths in those repositories; the documents are ours, and have of the original what decides.
+The names are paths in those repositories. The documents are our own and contain the parts of the originals that matter.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ VALID: dict[str, tuple[Doc, dict[str, int]]] = {
 
 
 @pytest.mark.parametrize("name", VALID)
-def test_a_job_that_runs_unchanged(name: str) -> None:
+def test_manifest_runs_unchanged(name: str) -> None:
     document, counts = VALID[name]
     found = parse(document)
     assert found.warnings == ()
@@ -77,19 +76,19 @@ def test_a_job_that_runs_unchanged(name: str) -> None:
     assert len(services.build_objects(job)) == sum(counts.values())
 
 
-def test_a_clean_up_policy_is_honoured() -> None:
+def test_clean_up_policy_is_used() -> None:
     job = parse(VALID["examples/tf_job_clean_policy.yaml"][0]).job
     assert job.run_policy.clean_pods is CleanPodPolicy.ALL
 
 
 @pytest.mark.parametrize("name", [name for name in VALID if "default parameter server" not in name])
-def test_a_job_that_is_converted(name: str) -> None:
+def test_manifest_is_converted(name: str) -> None:
     found = convert(VALID[name][0])
     assert parse(found.document).job.dialect is Dialect.TFJOB_V1
 
 
 REFUSED = {
-    # The chart writes replica_specs, a key of a release before 0.1 that operators since do not read.
+    # The chart writes replica_specs, a key of a release before 0.1, which later operators do not read.
     "examples/tf_job/templates/tf_job.yaml": (
         {**tfjob("chart"), "spec": {"replica_specs": [entry("MASTER", 1)]}},
         "spec.replica_specs",
@@ -102,7 +101,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_job_that_is_refused(name: str) -> None:
+def test_manifest_is_refused(name: str) -> None:
     document, path = REFUSED[name]
     with pytest.raises(InvalidJob) as caught:
         parse(document)
@@ -116,8 +115,8 @@ STATUS = ("phase", "reason", "state", "replicaStatuses", "enqueueScheduleTime", 
 
 @pytest.mark.parametrize("version", [one["name"] for one in tfjobs()["spec"]["versions"]])
 @pytest.mark.parametrize(("part", "keys"), [("spec", DRAGON_SPEC + DRAGON_2_SPEC), ("status", STATUS)])
-def test_the_definition_keeps_every_key(version: str, part: str, keys: tuple[str, ...]) -> None:
-    """A cluster drops what a definition does not know, unless it is to keep unknown fields."""
+def test_crd_keeps_every_key(version: str, part: str, keys: tuple[str, ...]) -> None:
+    """A cluster drops keys that are not in the CRD, unless the CRD preserves unknown fields."""
     (found,) = (one for one in tfjobs()["spec"]["versions"] if one["name"] == version)
     schema = found["schema"]["openAPIV3Schema"]["properties"][part]
     lost = [key for key in keys if key not in schema.get("properties", {})]

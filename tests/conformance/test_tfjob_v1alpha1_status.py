@@ -1,4 +1,4 @@
-"""What becomes of a TFJob v1alpha1: ``replicas_test.go`` (``TestTFReplicaSetStatusFromPodList``), ``training_test.go``
+"""The status of a TFJob v1alpha1: ``replicas_test.go`` (``TestTFReplicaSetStatusFromPodList``), ``training_test.go``
 (``TestIsRetryableTerminationState``, ``TestJobSetup``) and ``training.go`` of tf-operator and the DRAGON fork.
 """
 
@@ -29,7 +29,7 @@ def terminated(code: int, reason: str = "") -> Doc:
 
 
 def world_with(master: list[Doc], phase: str) -> World:
-    """A master and a worker that run, and then containers of the master as they are given."""
+    """A running master and worker, and then these containers of the master."""
     made = started(parse(tfjob("job", entry("MASTER"), entry("WORKER"))).job)
     pod = made.pod("master-0")
     pod["status"] |= {"phase": phase, "containerStatuses": master}
@@ -44,13 +44,13 @@ def container(state: Doc, last: Doc | None = None, name: str = "tensorflow") -> 
 @pytest.mark.parametrize(
     ("containers", "pod_phase", "expected"),
     [
-        # TestTFReplicaSetStatusFromPodList, in its order; of several pods there is one here.
+        # TestTFReplicaSetStatusFromPodList, in its order. Here, a replica has one pod.
         ([container(RUNNING)], "Running", ("Running", "Running")),
         ([container(terminated(0))], "Succeeded", ("Done", "Succeeded")),
         ([container(RUNNING, name="other"), container(terminated(0))], "Running", ("Done", "Succeeded")),
         ([container(RUNNING, terminated(100))], "Running", ("Done", "Failed")),
         ([container(terminated(100))], "Failed", ("Done", "Failed")),
-        # TestIsRetryableTerminationState: in a container that the kubelet starts again.
+        # TestIsRetryableTerminationState: in a container that the kubelet restarts.
         ([container(RUNNING, terminated(1))], "Running", ("Done", "Failed")),
         ([container(RUNNING, terminated(127))], "Running", ("Done", "Failed")),
         ([container(RUNNING, terminated(128))], "Running", ("Running", "Running")),
@@ -58,11 +58,11 @@ def container(state: Doc, last: Doc | None = None, name: str = "tensorflow") -> 
         ([container(RUNNING, terminated(244))], "Running", ("Running", "Running")),
         ([container(RUNNING, terminated(244, "OOMKilled"))], "Running", ("Done", "Failed")),
         ([container(RUNNING, terminated(137, "OOMKilled"))], "Running", ("Done", "Failed")),
-        # and of a pod that is over.
+        # The same, in a finished pod.
         ([container(terminated(1))], "Failed", ("Done", "Failed")),
         ([container(terminated(244))], "Failed", ("Running", "Running")),
         ([container(terminated(244, "OOMKilled"))], "Failed", ("Done", "Failed")),
-        # Another container decides nothing.
+        # Other containers do not count.
         ([container(terminated(3), name="other"), container(RUNNING)], "Running", ("Running", "Running")),
         ([container(terminated(3), name="other"), container(terminated(0))], "Failed", ("Done", "Succeeded")),
         ([container(RUNNING, name="other"), container(terminated(1))], "Running", ("Done", "Failed")),
@@ -70,13 +70,13 @@ def container(state: Doc, last: Doc | None = None, name: str = "tensorflow") -> 
         ([container({"waiting": {"reason": "ContainerCreating"}})], "Pending", ("Running", "Running")),
     ],
 )
-def test_the_chief_decides(containers: list[Doc], pod_phase: str, expected: tuple[str, str]) -> None:
+def test_chief_decides_phase_and_state(containers: list[Doc], pod_phase: str, expected: tuple[str, str]) -> None:
     status = world_with(containers, pod_phase).status
     assert (status["phase"], status["state"]) == expected
 
 
-def test_a_job_that_was_set_up() -> None:
-    """``setup``: phase Creating, state Running, and a replica set whose pods are still missing is Running."""
+def test_status_after_setup() -> None:
+    """``setup``: phase Creating, state Running. A replica set whose pods are still missing is Running."""
     made = World(parse(tfjob("job", entry("MASTER"), entry("PS", 2))).job)
     made.settle()
     assert (made.status["phase"], made.status["state"]) == ("Creating", "Running")
@@ -123,8 +123,8 @@ def test_refuses_jobs_that_setup_refuses(document: Doc, path: str) -> None:
     assert path in [problem.path for problem in caught.value.problems]
 
 
-def test_a_job_that_cannot_be_read_waits_to_be_mended() -> None:
-    """A deliberate difference: for ``setup`` it has failed, for good."""
+def test_invalid_job_waits_for_correction() -> None:
+    """A deliberate difference: in the original, ``setup`` fails the job for good."""
     refused = RefusedSpec(generation=1, digest="d", message="there is no chief")
     plan = plan_for_invalid_spec(gpu_job(), Status(), refused, START)
     (status,) = (action.status for action in plan.actions if isinstance(action, WriteStatus))
@@ -133,22 +133,22 @@ def test_a_job_that_cannot_be_read_waits_to_be_mended() -> None:
     assert not plan.status.finished
 
 
-def test_a_gang_has_no_disruption_budget() -> None:
+def test_gang_has_no_disruption_budget_by_default() -> None:
     """A deliberate difference: ``TestPDBForGangScheduling`` has one, ``tf-job-pdb-NAME``, with its option on."""
     job = parse(tfjob("some-meta-name", entry("MASTER"), entry("WORKER"), RuntimeId="some-runtime-id")).job
     assert {body["kind"] for body in build_objects(job)} == {"Service"}
 
 
 def test_services_select_by_labels_of_tf_dist() -> None:
-    """A deliberate difference: a pod of an earlier job of the name has the original's labels, too."""
+    """A deliberate difference: pods of an earlier job of the same name have the original's labels as well."""
     (service, *_) = build_objects(read(tfjob("job", entry("MASTER"), RuntimeId="r")))
     assert all(key.startswith("tf-dist.dev/") for key in service["spec"]["selector"])
     labels = {"tf_job_name": "job", "job_type": "MASTER", "runtime_id": "r", "task_index": "0"}
     assert labels.items() <= service["metadata"]["labels"].items()
 
 
-def test_a_worker_that_ends_beside_a_sidecar_is_made_anew() -> None:
-    """With ``restartPolicy: Never`` the kubelet starts nothing again, and the pod lasts as long as the sidecar."""
+def test_failed_worker_with_running_sidecar_is_replaced() -> None:
+    """With ``restartPolicy: Never``, the kubelet restarts nothing, and the pod runs as long as the sidecar."""
     workers = entry("WORKER", 2)
     workers["template"]["spec"]["restartPolicy"] = "Never"
     made = started(parse(tfjob("job", entry("MASTER"), workers)).job)

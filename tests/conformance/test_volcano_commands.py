@@ -1,8 +1,9 @@
-"""Commands (``bus.volcano.sh``): what each action does in each phase of a Volcano Job (volcano-sh/volcano at ed72c7c8).
+"""Commands (``bus.volcano.sh``): the effect of each action in each phase of a Volcano Job.
 
-Sources: ``pkg/controllers/job/state/*.go`` with ``state/job_state_test.go`` (which action leads from where to where,
-and whether it counts as a retry), ``processNextCommand`` (the event; it is consumed), ``pkg/cli/util/util.go`` (what
-``vcctl`` makes). Where tf-dist differs on purpose the row says so; see docs/differences-volcano.md.
+Sources (volcano-sh/volcano at ed72c7c8): ``pkg/controllers/job/state/*.go`` with ``state/job_state_test.go`` (the next
+phase after each action, and whether the action counts as a retry), ``processNextCommand`` (the event; the command is
+consumed), ``pkg/cli/util/util.go`` (the commands of ``vcctl``). Rows name deliberate differences of tf-dist; see
+docs/differences-volcano.md.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ ACTIONS = (
     "RestartTask",
     "NoSuchThing",
 )
-# From which phase, by which action, to which phase; what is not listed changes nothing.
+# The phase, the action, and the next phase. Other combinations change nothing.
 LEADS: dict[tuple[str, str], str] = {
     **{(found, "AbortJob"): "Aborting" for found in ("Pending", "Running", "Restarting")},
     **{(found, "CompleteJob"): "Completing" for found in ("Pending", "Running", "Restarting")},
@@ -37,7 +38,7 @@ LEADS: dict[tuple[str, str], str] = {
 
 
 def command(world: World, action: str, name: str = "job1-x", uid: str = "c-1", at: str = "") -> None:
-    """As ``vcctl`` makes it."""
+    """A command as ``vcctl`` creates it."""
     target = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "name": "job1", "uid": "uid-1"}
     world.objects["Command", name] = {
         "metadata": {"name": name, "uid": uid, "creationTimestamp": at},
@@ -74,7 +75,7 @@ FOUND = ("Pending", "Running", "Restarting", "Aborting", "Aborted", "Completing"
 
 @pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize("found", FOUND)
-def test_action_of_a_command_in_each_phase(found: str, action: str) -> None:
+def test_action_of_command_in_each_phase(found: str, action: str) -> None:
     world = in_phase(found)
     before = world.memory
     command(world, action)
@@ -87,13 +88,13 @@ def test_action_of_a_command_in_each_phase(found: str, action: str) -> None:
     assert (event.type == "Normal") is changed
     assert not changed or event.message == STARTED.format(action)
     assert plan.status.phase.value == (leads or found)
-    # A restart counts as one retry; a resume is none (Volcano charges one).
+    # A restart counts as one retry. A resume does not (in Volcano, it does).
     assert plan.status.retries == before.retries + (leads == "Restarting")
     world.settle()
     assert ("Command", "job1-x") not in world.objects
 
 
-def test_a_driver_that_may_not_delete_commands_carries_each_out_once() -> None:
+def test_command_acts_once_if_controller_may_not_delete_it() -> None:
     world = started(job(task("worker", 2), maxRetry=5))
     before = {pod["metadata"]["uid"] for pod in world.pods.values()}
     command(world, "RestartJob")
@@ -110,7 +111,7 @@ def test_a_driver_that_may_not_delete_commands_carries_each_out_once() -> None:
     assert (len(world.pods), world.memory.retries) == (2, 1)
 
 
-def test_a_restart_makes_every_pod_anew_and_those_that_succeeded_too() -> None:
+def test_restart_command_also_replaces_succeeded_pods() -> None:
     world = started(job(task("worker", 2), maxRetry=5))
     end(world, "worker-0", code=0)
     before = {pod["metadata"]["uid"] for pod in world.pods.values()}
@@ -122,7 +123,7 @@ def test_a_restart_makes_every_pod_anew_and_those_that_succeeded_too() -> None:
     assert (phase(world), world.status["retryCount"]) == ("Running", 1)
 
 
-def test_a_restart_that_the_budget_does_not_have_fails_the_job() -> None:
+def test_restart_command_beyond_max_retry_fails_job() -> None:
     world = started(job(task("worker", 1), maxRetry=3))
     for index in range(3):
         assert phase(world) == "Running"
@@ -132,7 +133,7 @@ def test_a_restart_that_the_budget_does_not_have_fails_the_job() -> None:
     assert (phase(world), world.memory.reason, world.status["retryCount"]) == ("Failed", "BackoffLimitExceeded", 3)
 
 
-def test_aborted_and_resumed_it_runs_again_and_those_that_succeeded_stay_so() -> None:
+def test_resumed_job_keeps_succeeded_replicas() -> None:
     world = started(job(task("worker", 2)))
     end(world, "worker-0", code=0)
     command(world, "AbortJob", uid="c-1")
@@ -157,7 +158,7 @@ def test_command_acts_exactly_once_wherever_the_controller_dies(most: int) -> No
     assert ("Command", "job1-x") not in world.objects
 
 
-def test_commands_act_one_after_the_other_the_oldest_first() -> None:
+def test_oldest_command_acts_first() -> None:
     world = started(job(task("worker", 2)))
     command(world, "ResumeJob", "a", "c-2", at="2026-01-01T00:00:01Z")
     command(world, "AbortJob", "b", "c-1", at="2026-01-01T00:00:00Z")
@@ -168,7 +169,7 @@ def test_commands_act_one_after_the_other_the_oldest_first() -> None:
     assert phase(world) == "Pending"
 
 
-def test_a_suspended_job_is_not_resumed_by_a_command() -> None:
+def test_command_does_not_resume_suspended_job() -> None:
     world = started(job(task("worker", 2)))
     world.suspend(True)
     world.settle()

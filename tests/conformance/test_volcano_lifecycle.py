@@ -1,4 +1,4 @@
-"""The life cycle of a Volcano Job, case by case as Volcano's job controller has it (volcano-sh/volcano at ed72c7c8).
+"""The life cycle of a Volcano Job, case by case as in Volcano's job controller (volcano-sh/volcano at ed72c7c8).
 
 Sources: ``pkg/controllers/job/{job_controller,job_controller_util,job_controller_actions,job_controller_handler}.go``,
 ``state/*.go``, and their tests ``TestApplyPolicies``, ``TestRunningState_Execute``, ``TestRestartingState_Execute``.
@@ -36,7 +36,7 @@ def job(*tasks: Doc, policies: tuple[Doc, ...] = (), **spec: Any) -> Doc:
 
 
 def started(document: Doc) -> World:
-    """Every pod of the job runs."""
+    """A job whose pods all run."""
     return scenarios.started(read(document))
 
 
@@ -69,8 +69,8 @@ def crash_in_place(world: World, replica: str, times: int) -> None:
     world.settle()
 
 
-# applyPolicies: which policy answers a request, and after what delay. Each row: the policies of the task and of the
-# job, what happens, and the phase the job is in at once, before its timeout of 60 s, and after.
+# applyPolicies: which policy handles a request, and after which delay. Each row: the event, the policies of the task or
+# the job, the phase before the timeout of 60 s, and the phase after it.
 TERMINATE, ABORT, COMPLETE = "TerminateJob", "AbortJob", "CompleteJob"
 MINUTE = {"timeout": "1m"}
 POLICIES = [
@@ -128,7 +128,7 @@ HAPPENS = {
 @pytest.mark.parametrize(
     ("what", "policies", "now", "then"), [row[1:] for row in POLICIES], ids=[r[0] for r in POLICIES]
 )
-def test_a_policy_answers_its_event_and_waits_for_its_timeout(
+def test_policy_handles_event_after_its_timeout(
     what: str, policies: list[Doc], now: str, then: str, level: str
 ) -> None:
     restart = "OnFailure" if what == "crash" else "Never"
@@ -146,8 +146,8 @@ def test_a_policy_answers_its_event_and_waits_for_its_timeout(
     assert phase(world) == (then or now)
 
 
-def test_a_pod_that_runs_again_in_time_calls_the_action_for_its_eviction_off() -> None:
-    """CleanPodDelayActionsIfNeed: PodRunning of the same pod cancels what PodEvicted had begun."""
+def test_pod_that_runs_again_in_time_cancels_action_for_eviction() -> None:
+    """CleanPodDelayActionsIfNeed: PodRunning of the same pod cancels the action of PodEvicted."""
     world = started(job(task("worker", 2, {"event": "PodEvicted", "action": "RestartJob", "timeout": "5m"})))
     lose(world, "worker-0")
     assert world.has("worker-0"), "it is created anew meanwhile"
@@ -156,8 +156,8 @@ def test_a_pod_that_runs_again_in_time_calls_the_action_for_its_eviction_off() -
     assert (phase(world), world.status["version"], world.status["retryCount"]) == ("Running", 0, 0)
 
 
-def test_pods_that_are_taken_away_again_and_again_end_the_job_though_they_always_come_back_in_time() -> None:
-    """Volcano makes them anew for ever."""
+def test_repeated_evictions_fail_job_at_max_disruptions() -> None:
+    """Volcano recreates the pods without limit."""
     document = job(task("worker", 2, {"event": "PodEvicted", "action": "RestartJob", "timeout": "5m"}))
     document["metadata"]["annotations"] = {"tf-dist.dev/max-disruptions": "3"}
     world = started(document)
@@ -170,7 +170,7 @@ def test_pods_that_are_taken_away_again_and_again_end_the_job_though_they_always
     assert "disrupted 3 times before" in world.memory.message
 
 
-def test_a_pod_that_does_not_run_again_in_time_leads_to_the_action() -> None:
+def test_pod_that_does_not_run_again_in_time_triggers_action() -> None:
     world = started(job(task("worker", 2, {"event": "PodEvicted", "action": "RestartJob", "timeout": "5m"})))
     lose(world, "worker-0")
     later(world, 301)
@@ -178,8 +178,8 @@ def test_a_pod_that_does_not_run_again_in_time_leads_to_the_action() -> None:
     assert (phase(world), world.status["version"], world.status["retryCount"]) == ("Running", 1, 1)
 
 
-def test_an_eviction_that_another_policy_has_answered_waits_no_more() -> None:
-    """cleanupDelayActions: once an action was executed, those of its level that wait are off."""
+def test_executed_action_cancels_delayed_action_for_eviction() -> None:
+    """cleanupDelayActions: an executed action cancels the delayed actions of its level."""
     policies = (
         {"event": "PodEvicted", "action": "TerminateJob", "timeout": "5m"},
         {"event": "PodFailed", "action": "RestartJob"},
@@ -192,8 +192,8 @@ def test_an_eviction_that_another_policy_has_answered_waits_no_more() -> None:
     assert phase(world) == "Running"
 
 
-def test_a_driver_that_comes_later_knows_since_when_the_event_lasts() -> None:
-    """The original keeps its timers in memory and loses them; the moment is in the status here."""
+def test_policy_timeout_survives_restart_of_controller() -> None:
+    """The original keeps its timers in memory and loses them. Here, the time is stored in the status."""
     world = started(
         job(task("worker", 2, {"event": "TaskCompleted", "action": COMPLETE, "timeout": "1m"}), task("ps", 1))
     )
@@ -204,9 +204,9 @@ def test_a_driver_that_comes_later_knows_since_when_the_event_lasts() -> None:
     assert phase(world) == "Completed"
 
 
-# Failures at the same moment: one retry. (The first leads to Restarting, where the others charge nothing.)
+# Simultaneous failures cost one retry: the first leads to Restarting, and in this phase the others are not charged.
 @pytest.mark.parametrize("action", ["RestartJob", "RestartTask", "RestartPod"])
-def test_failures_of_the_same_moment_cost_one_retry(action: str) -> None:
+def test_simultaneous_failures_cost_one_retry(action: str) -> None:
     world = started(job(task("a", 2), task("b", 2), policies=({"event": "PodFailed", "action": action},), maxRetry=3))
     end(world, "a-0", "a-1", "b-0", "b-1")
     assert world.status["retryCount"] == 1
@@ -215,7 +215,7 @@ def test_failures_of_the_same_moment_cost_one_retry(action: str) -> None:
     assert phase(world) == "Running"
 
 
-def test_a_failure_while_the_job_is_restarting_for_another_costs_nothing() -> None:
+def test_failure_while_job_is_restarting_costs_no_retry() -> None:
     world = started(job(task("a", 3), policies=({"event": "PodFailed", "action": "RestartPod"},), maxRetry=2))
     world.end(world.pods["job1-a-0"], 1)
     world.step()
@@ -232,8 +232,8 @@ def test_a_failure_while_the_job_is_restarting_for_another_costs_nothing() -> No
 
 @pytest.mark.parametrize("retries", [1, 2, 3])
 @pytest.mark.parametrize("action", ["RestartJob", "RestartTask", "RestartPod"])
-def test_max_retry_is_reached_by_the_count_that_is_shown(action: str, retries: int) -> None:
-    """e2e jobp/job_restart: with maxRetry 2 the job is Failed with a retryCount of 2."""
+def test_job_fails_when_retry_count_reaches_max_retry(action: str, retries: int) -> None:
+    """e2e jobp/job_restart: with maxRetry 2, the job fails with a retryCount of 2."""
     policy = {"event": "PodFailed", "action": action}
     world = started(job(task("a", 1), policies=(policy,), maxRetry=retries))
     for attempt in range(1, retries + 1):
@@ -244,7 +244,7 @@ def test_max_retry_is_reached_by_the_count_that_is_shown(action: str, retries: i
     assert phase(world) == "Failed"
 
 
-def test_an_eviction_that_a_policy_answers_is_counted_and_not_charged() -> None:
+def test_eviction_handled_by_policy_is_counted_and_not_charged() -> None:
     world = started(job(task("a", 1), policies=({"event": "PodEvicted", "action": "RestartJob"},), maxRetry=2))
     for count in (1, 2, 3):
         lose(world, "a-0")
@@ -253,14 +253,14 @@ def test_an_eviction_that_a_policy_answers_is_counted_and_not_charged() -> None:
         assert (phase(world), world.status["retryCount"]) == ("Running", count)
 
 
-def test_pod_that_returns_without_a_policy_is_no_retry() -> None:
+def test_pod_replaced_without_policy_is_not_a_retry() -> None:
     world = started(job(task("a", 2)))
     lose(world, "a-0")
     run(world)
     assert (phase(world), world.status["retryCount"]) == ("Running", 0)
 
 
-def test_pods_that_go_are_terminating_whatever_attempt_they_are_of() -> None:
+def test_terminating_counts_pods_of_every_attempt() -> None:
     world = started(job(task("a", 3), policies=({"event": "PodFailed", "action": "RestartJob"},)))
     world.end(world.pods["job1-a-0"], 1)
     world.step()
@@ -269,8 +269,8 @@ def test_pods_that_go_are_terminating_whatever_attempt_they_are_of() -> None:
     assert "terminating" not in world.status
 
 
-def test_a_phase_that_comes_again_is_the_last_condition() -> None:
-    """appendJobCondition: the older entry of the same phase is removed, and the new one appended."""
+def test_repeated_phase_is_last_condition() -> None:
+    """appendJobCondition: the older entry of the same phase is removed, and the new entry is appended."""
     world = started(job(task("a", 1), policies=({"event": "PodFailed", "action": "RestartJob"},)))
     end(world, "a-0")
     later(world, 1000)
@@ -293,7 +293,7 @@ def test_controlled_resources_name_plugins_and_claims() -> None:
 
 
 @pytest.mark.parametrize("action", [ABORT, TERMINATE])
-def test_a_policy_that_stops_a_job_for_a_failure_warns(action: str) -> None:
+def test_policy_that_stops_job_after_failure_emits_warning(action: str) -> None:
     world = started(job(task("worker", 1, {"event": "PodFailed", "action": action})))
     world.end(world.pods["job1-worker-0"], 1)
     told = [(one.type, one.reason) for one in world.look().actions if isinstance(one, EmitEvent)]

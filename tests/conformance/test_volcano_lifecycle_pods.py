@@ -20,7 +20,7 @@ def volcano_keys(found: dict[str, str]) -> dict[str, str]:
     return {key: value for key, value in found.items() if not key.startswith(OURS)}
 
 
-def test_annotations_and_labels_of_a_pod() -> None:
+def test_annotations_and_labels_of_pod() -> None:
     world = started(job(task("worker", 2), queue="research"))
     metadata = world.pods["job1-worker-1"]["metadata"]
     assert volcano_keys(metadata["annotations"]) == {
@@ -42,7 +42,7 @@ def test_annotations_and_labels_of_a_pod() -> None:
 
 
 @pytest.mark.parametrize(("action", "version"), [("RestartJob", "1"), ("RestartTask", "0"), ("RestartPod", "0")])
-def test_a_pod_of_a_retry_says_which_it_is_of(action: str, version: str) -> None:
+def test_pod_has_annotations_of_its_retry(action: str, version: str) -> None:
     world = started(job(task("worker", 2), policies=({"event": "PodFailed", "action": action},)))
     end(world, "worker-0")
     later(world, 1000)
@@ -67,7 +67,7 @@ COPIED = [
 
 
 @pytest.mark.parametrize(("given", "copied"), COPIED)
-def test_annotations_of_the_job_that_its_pods_have(given: dict[str, str], copied: dict[str, str]) -> None:
+def test_annotations_of_job_are_copied_to_pods(given: dict[str, str], copied: dict[str, str]) -> None:
     document = job(task("worker", 1))
     plain = started(document).pods["job1-worker-0"]["metadata"]["annotations"]
     document["metadata"]["annotations"] = given
@@ -76,7 +76,7 @@ def test_annotations_of_the_job_that_its_pods_have(given: dict[str, str], copied
 
 
 @pytest.mark.parametrize("key", ["volcano.sh/preemptable", "volcano.sh/cooldown-time"])
-def test_labels_of_the_job_that_its_pods_have(key: str) -> None:
+def test_labels_of_job_are_copied_to_pods(key: str) -> None:
     document = job(task("worker", 1))
     document["metadata"]["labels"] = {key: "10m", "volcano.sh/revocable-zone": "rz1", "team": "x"}
     found = started(document).pods["job1-worker-0"]["metadata"]["labels"]
@@ -90,8 +90,8 @@ def tf_config(world: Any, pod: str) -> Any:
     return next((json.loads(one["value"]) for one in container.get("env", ()) if one["name"] == "TF_CONFIG"), None)
 
 
-def test_a_task_outside_the_roles_knows_the_cluster_under_its_own_name() -> None:
-    """getTaskType: what is none of the four roles is its own type."""
+def test_task_without_tensorflow_role_has_its_own_type() -> None:
+    """getTaskType: a task that has none of the four roles is its own type."""
     world = started(job(task("ps", 1), task("worker", 2), task("tensorboard", 1), plugins={"tensorflow": []}))
     cluster = {
         "ps": ["job1-ps-0.job1:2222"],

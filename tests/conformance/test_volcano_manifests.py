@@ -1,6 +1,6 @@
-"""The manifests of volcano-sh/volcano (examples and docs), each as the least that is like it: what becomes of it.
+"""The manifests of volcano-sh/volcano (examples and docs), each as a minimal equivalent document.
 
-The names are paths in that repository; the documents are ours, and have of the original what decides.
+The names are paths in that repository. The documents are our own and contain the parts of the originals that matter.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", VALID)
-def test_a_job_that_runs_unchanged(name: str):
+def test_manifest_runs_unchanged(name: str):
     found = parse(VALID[name])
     assert found.warnings == ()
     bodies = [replica_pod.build_pod(found.job, replica, "1.0.0") for replica in found.job.replicas]
@@ -121,7 +121,7 @@ def test_a_job_that_runs_unchanged(name: str):
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_job_that_is_refused_where_its_problem_is_with_the_reason_in_the_docs(name: str):
+def test_manifest_is_refused_with_documented_reason(name: str):
     document, path = REFUSED[name]
     with pytest.raises(InvalidJob) as caught:
         parse(document)
@@ -129,7 +129,7 @@ def test_a_job_that_is_refused_where_its_problem_is_with_the_reason_in_the_docs(
     assert f"`{path.rpartition('.')[2].partition('[')[0]}`" in PAGE.read_text()
 
 
-def test_the_tensorflow_plugin_of_the_design():
+def test_tensorflow_plugin_of_design_document():
     found = parse(VALID["docs/design/distributed-framework-plugins.md (tensorflow)"]).job
     assert [(spec.role, spec.port) for spec in found.replica_specs] == [(Role.PS, 5000), (Role.WORKER, 5000)]
     assert found.tf_config is TFConfigStyle.VOLCANO
@@ -152,7 +152,7 @@ def test_the_tensorflow_plugin_of_the_design():
         ),
     ],
 )
-def test_a_queue_is_converted(name: str, spec: Doc, expected: Doc):
+def test_queue_manifest_is_converted(name: str, spec: Doc, expected: Doc):
     document = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue", "metadata": {"name": "q"}}
     (found,) = convert_queues([{**document, "spec": spec}])
     assert found.document["spec"] == expected, name

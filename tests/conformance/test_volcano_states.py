@@ -1,8 +1,8 @@
-"""Volcano's state machine and its end-to-end flows, by the names they have there (volcano-sh/volcano at ed72c7c8).
+"""Volcano's state machine and its end-to-end flows, under their original names (volcano-sh/volcano at ed72c7c8).
 
-``pkg/controllers/job/job_state_test.go`` says where a job is led from each phase; what a Command does in each of them
-is in ``test_volcano_commands``. ``test/e2e/jobseq`` and ``test/e2e/jobp`` say through which phases a job goes. Where
-tf-dist differs on purpose the row says so; see docs/differences-volcano.md.
+``pkg/controllers/job/job_state_test.go`` defines the next phase of a job in each phase; ``test_volcano_commands`` tests
+the Commands in each phase. ``test/e2e/jobseq`` and ``test/e2e/jobp`` define the sequence of phases of a job. Rows name
+deliberate differences of tf-dist; see docs/differences-volcano.md.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ P, R, S, F = "Pending", "Running", "Succeeded", "Failed"
 
 
 def found_with(*states: str, least: int = 0) -> World:
-    """A job of one task whose pods are found in these states."""
+    """A job of one task whose pods have these states."""
     minimum = {"minAvailable": least} if least else {}
     world = World(read(job(task("task1", len(states), **minimum), **minimum)))
     world.settle()
@@ -40,7 +40,7 @@ def found_with(*states: str, least: int = 0) -> World:
     return world
 
 
-# The rows in which no action decides (SyncJob, EnqueueJob), but the numbers of pods.
+# The rows without an action (SyncJob, EnqueueJob): the counts of pods decide.
 NUMBERS = {
     "PendingState- EnqueueAction case With Min Available equal to running pods": ([R, R, R], 3, "Running"),
     "PendingState- EnqueueAction case With Min Available not equal to running pods": ([R, R, P], 3, "Pending"),
@@ -62,7 +62,7 @@ NUMBERS = {
 
 
 @pytest.mark.parametrize("name", NUMBERS)
-def test_the_numbers_of_pods_decide(name: str) -> None:
+def test_counts_of_pods_decide_phase(name: str) -> None:
     states, least, expected = NUMBERS[name]
     assert phase(found_with(*states, least=least)) == expected
 
@@ -74,7 +74,7 @@ def test_the_numbers_of_pods_decide(name: str) -> None:
         ("RestartingState- RetryCount is less than MaxRetry", 3, "Pending"),
     ],
 )
-def test_a_restart_that_is_within_the_limit_leads_to_pending(name: str, retries: int, expected: str) -> None:
+def test_restart_within_limit_leads_to_pending(name: str, retries: int, expected: str) -> None:
     policies = ({"event": "PodFailed", "action": "RestartJob"},)
     world = started(job(task("task1", 1), task("task2", 1), policies=policies, maxRetry=retries, minAvailable=1))
     end(world, "task1-0")
@@ -84,8 +84,8 @@ def test_a_restart_that_is_within_the_limit_leads_to_pending(name: str, retries:
 
 
 @pytest.mark.parametrize("stopped", ["Aborting", "Completing", "Terminating"])
-def test_a_job_that_stops_has_stopped_once_its_pods_are_gone(stopped: str) -> None:
-    """``With pod count (not) equal to zero``; pods that have ended stay."""
+def test_stopping_job_has_stopped_once_its_pods_are_gone(stopped: str) -> None:
+    """``With pod count (not) equal to zero``. Finished pods are kept."""
     world = in_phase(stopped)
     assert world.pods
     assert phase(world) == stopped
@@ -106,7 +106,7 @@ DONE: Callable[[World], None] = lambda world: end(world, "b-0", "b-1", code=0)  
 CRASH: Callable[[World], None] = lambda world: crash_in_place(world, "b-0", 4)  # noqa: E731
 LATER = {"event": "PodEvicted", "action": "TerminateJob", "timeout": "5m"}
 OF_TASK = "Task level"
-# test/e2e/jobseq/job_error_handling.go: the policies (of the task b, where the name says so), what happens, the phases.
+# test/e2e/jobseq/job_error_handling.go: the policies (of task b, if the name says so), the event, the final phase.
 FLOWS: dict[str, tuple[list[Doc], Callable[[World], None], str]] = {
     "job level, Event: PodFailed; Action: RestartJob": ([policy("PodFailed", "RestartJob")], FAIL, "Running"),
     "job level, Event: PodFailed; Action: TerminateJob": ([policy("PodFailed", "TerminateJob")], FAIL, "Terminated"),
@@ -159,7 +159,7 @@ def test_error_handling(name: str) -> None:
     assert THROUGH[ends] in written, "through the phase before it"
 
 
-def test_the_policy_of_the_task_goes_before_that_of_the_job() -> None:
+def test_policy_of_task_overrides_policy_of_job() -> None:
     """``PodFailed; Action: AbortJob and Task level lifecyclePolicy, PodFailed; Action: RestartJob``."""
     tasks = task("a", 2), task("b", 2, policy("PodFailed", "RestartJob"))
     world = started(job(*tasks, policies=(policy("PodFailed", "AbortJob"),)))
@@ -171,7 +171,7 @@ def test_the_policy_of_the_task_goes_before_that_of_the_job() -> None:
 @pytest.mark.parametrize(
     ("action", "through", "expected"), [("RestartJob", "Restarting", "Pending"), ("AbortJob", "Aborting", "Aborted")]
 )
-def test_a_job_that_cannot_be_scheduled(action: str, through: str, expected: str) -> None:
+def test_policy_handles_unschedulable_job(action: str, through: str, expected: str) -> None:
     """``Restart job when job is unschedulable``, ``Abort job …``: nodes are tainted, and one pod is killed."""
     world = started(job(task("test", 3), policies=(policy("Unknown", action),)))
     world.schedules = False
@@ -186,7 +186,7 @@ RESTARTS = [policy("PodEvicted", "RestartJob"), policy("PodFailed", "RestartJob"
 
 
 def test_retain_failed_pod_on_last_retry() -> None:
-    """jobp/job_restart.go: maxRetry 2, Failed with a retryCount of 2; the pod that runs goes, the failed one stays."""
+    """jobp/job_restart.go: with maxRetry 2, the job fails with a retryCount of 2. Only the failed pod is kept."""
     tasks = task("running-task", 1), task("failed-task", 1)
     world = started(job(*tasks, policies=tuple(RESTARTS), maxRetry=2, minSuccess=2, minAvailable=2))
     for _ in range(2):
@@ -198,7 +198,7 @@ def test_retain_failed_pod_on_last_retry() -> None:
 
 
 def test_retain_succeeded_pod_when_job_complete() -> None:
-    """jobp/job_restart.go: TaskCompleted completes it, with a minSuccess that is not reached."""
+    """jobp/job_restart.go: TaskCompleted completes the job, although minSuccess is not reached."""
     tasks = task("running-task", 1), task("succeeded-task", 1, policy("TaskCompleted", "CompleteJob"))
     world = started(job(*tasks, policies=tuple(RESTARTS), maxRetry=1, minSuccess=2, minAvailable=2))
     end(world, "succeeded-task-0", code=0)
@@ -217,7 +217,7 @@ def test_min_success() -> None:
 
 @pytest.mark.parametrize(("before", "after"), [(2, 4), (2, 1)])
 def test_scale_up_and_down(before: int, after: int) -> None:
-    """jobp/job_scale_up_down.go: pods and the files of the svc plugin follow; nothing restarts."""
+    """jobp/job_scale_up_down.go: pods and the files of the svc plugin follow, and nothing restarts."""
     world = started(job(task("default", before), plugins={"svc": []}))
     uids = {name: pod["metadata"]["uid"] for name, pod in world.pods.items()}
     world.job = read(job(task("default", after), plugins={"svc": []}))
@@ -231,7 +231,7 @@ def test_scale_up_and_down(before: int, after: int) -> None:
 
 
 def test_scale_down_to_zero() -> None:
-    """jobp/job_scale_up_down.go: there the job stays Running without a pod; here the last spec stays in force."""
+    """jobp/job_scale_up_down.go: in Volcano, the job stays Running without pods. Here, the last spec stays in force."""
     stored = {**job(task("default", 2)), "metadata": {"name": "job1", "namespace": "default", "uid": "uid-1"}}
     first = read_stored_spec(stored, Status())
     nothing = {**stored, "spec": {"tasks": [task("default", 0, minAvailable=0)], "minAvailable": 0}}
@@ -253,7 +253,7 @@ def made_for(**plugins: list[str]) -> tuple[Doc, dict[str, set[str]]]:
 
 
 def variables(pod: Doc) -> list[set[str]]:
-    """The environment of each container, of those that run before, too."""
+    """The environment of each container, including init containers."""
     containers = [*pod["spec"]["containers"], *pod["spec"]["initContainers"]]
     return [{one["name"] for one in container.get("env", ())} for container in containers]
 
@@ -276,7 +276,7 @@ def test_svc_plugin_with_inject_hosts_env_disabled() -> None:
 
 
 def test_functionality_of_all_plugins() -> None:
-    """jobseq/job_plugins.go, with the argument of an older ssh plugin, which Volcano does not read either."""
+    """jobseq/job_plugins.go, with an argument of an older ssh plugin, which Volcano does not read either."""
     pod, objects = made_for(ssh=["--no-root"], env=[], svc=[])
     assert "job1-ssh" in {volume["name"] for volume in pod["spec"]["volumes"]}
     assert all({"VK_TASK_INDEX", "VC_TASK_INDEX", *HOSTS} <= names for names in variables(pod))
@@ -284,8 +284,8 @@ def test_functionality_of_all_plugins() -> None:
 
 
 @pytest.mark.parametrize("scheduler", ["", "volcano"])
-def test_the_group_of_a_pod(scheduler: str) -> None:
-    """createJobPod: ``scheduling.k8s.io/group-name`` names the PodGroup; without Volcano there is none."""
+def test_pod_names_its_pod_group(scheduler: str) -> None:
+    """createJobPod: ``scheduling.k8s.io/group-name`` names the PodGroup. Without Volcano, there is none."""
     document = job(task("worker", 1))
     document["metadata"]["annotations"] = {"tf-dist.dev/gang-scheduler": scheduler} if scheduler else {}
     found = read(document)

@@ -1,7 +1,7 @@
 """Admission and defaults of a Volcano Job: ``admit_job_test.go``, ``mutate_job_test.go`` and the rules that the CRD and
 the ValidatingAdmissionPolicy took over from them (volcano-sh/volcano at ed72c7c815).
 
-What may be updated is in ``tests/core/dialects/test_volcano_update.py``.
+Updates are tested in ``tests/core/dialects/test_volcano_update.py``.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ REFUSED: dict[str, tuple[Doc, str]] = {
         job(task(pod={"resources": {"requests": {"cpu": "6"}, "limits": {"cpu": "4"}}})),
         f"{PODS}.resources.requests.cpu",
     ),
-    # What the definition and the admission policy refuse since.
+    # Refused since then by the CRD and the admission policy.
     "minAvailable < 0": (job(minAvailable=-1), "spec.minAvailable"),
     "maxRetry < 0": (job(maxRetry=-1), "spec.maxRetry"),
     "ttlSecondsAfterFinished < 0": (job(ttlSecondsAfterFinished=-1), "spec.ttlSecondsAfterFinished"),
@@ -140,7 +140,7 @@ REFUSED: dict[str, tuple[Doc, str]] = {
     "an internal action": (job(policies=[policy("SyncJob", event="PodFailed")]), "spec.policies[0].action"),
     "both tiers": (job(networkTopology=TIERS), "spec.networkTopology"),
     "a mode that is none": (job(networkTopology={"mode": "harder"}), "spec.networkTopology.mode"),
-    # Deliberate: valid there, and not done here.
+    # Deliberate: valid in Volcano, and not supported here.
     "task-with-valid-PartitionPolicy": (
         job(task(replicas=8, partitionPolicy={"totalPartitions": 2, "partitionSize": 4})),
         "spec.tasks[0].partitionPolicy",
@@ -187,6 +187,6 @@ def test_defaults_of_tasks() -> None:
         ({"plugins": {"tensorflow": [], "svc": ["--x"]}}, "plugins", {"tensorflow": [], "svc": ["--x"]}),
     ],
 )
-def test_defaults_of_a_job(spec: Doc, key: str, expected: Any) -> None:
+def test_defaults_of_job(spec: Doc, key: str, expected: Any) -> None:
     content = job(task("a", 2), task("b", 3, minAvailable=1), **spec)
     assert defaulted(content)["spec"][key] == expected

@@ -18,7 +18,7 @@ def template() -> dict[str, Any]:
 
 
 def document(restart: str | None = None, namespace: str = "default", /, **counts: int) -> dict[str, Any]:
-    """A TFJob with so many replicas of each type, none of the types with 0."""
+    """A TFJob with these numbers of replicas. Types with 0 replicas are left out."""
     policy = {} if restart is None else {"restartPolicy": restart}
     specs = {TYPES[type_]: {"replicas": count, "template": template(), **policy} for type_, count in counts.items()}
     return {
@@ -46,7 +46,7 @@ def run_all(made: World) -> None:
 
 
 def end(made: World, **codes: int) -> None:
-    """Pods end at the same moment: ``worker_1=0``."""
+    """Ends pods at the same moment: ``worker_1=0``."""
     for name, code in codes.items():
         pod = made.pod(name.replace("_", "-"))
         made.end(pod, code)
@@ -62,7 +62,7 @@ def true_conditions(made: World) -> set[str]:
 
 
 def events(made: World) -> list[tuple[str, str, str]]:
-    """The events of what happens next, until nothing is left to do."""
+    """Runs passes until nothing is left to do, and returns their events."""
     found: list[tuple[str, str, str]] = []
     while True:
         plan = made.look()

@@ -39,7 +39,7 @@ START = 1_800_000_000.0
 EVICTED = frozenset({Event.POD_EVICTED, Event.NODE_LOST})
 FAILED = frozenset({Event.POD_FAILED})
 
-# The tables themselves, as documents come to them.
+# The rules that the dialects assign.
 NEVER, ON_FAILURE, EXIT_CODE = (RESTART_POLICIES[policy] for policy in ("Never", "OnFailure", "ExitCode"))
 REPLACED = (REPLACE_POD,)
 CHIEF = chief_rules(0)
@@ -85,7 +85,7 @@ def v1_job(
 def volcano_job(
     *specs: ReplicaSpec, rules: tuple[Rule, ...] = (), min_available: int | None = None, **fields: Any
 ) -> Job:
-    """The tutorial's job: PodEvicted restarts the job, all workers done complete it."""
+    """The tutorial's job: PodEvicted restarts it, and it is complete when all workers are."""
     done = Rule(events=frozenset({Event.TASK_COMPLETED}), action=Action.COMPLETE_JOB)
     specs = specs or (replicas("ps", 1, rules=()), replicas("worker", 2, rules=(done,)))
     evicted = Rule(events=frozenset({Event.POD_EVICTED}), action=Action.RESTART_JOB)
@@ -109,7 +109,7 @@ def volcano_job(
 
 
 def pod(job: Job, replica: str, status: Mapping[str, Any] | None = None, *, attempt: str = "1.0.0", **meta: Any) -> Any:
-    """A raw pod of a job as a cluster has it; ``status`` as in Kubernetes."""
+    """A raw pod of a job as the cluster stores it; ``status`` as in Kubernetes."""
     type_, _, index = replica.rpartition("-")
     body = replica_pod.build_pod(job, ReplicaId(type_, int(index)), attempt)
     body["metadata"] |= {"uid": f"{replica}@{attempt}", "creationTimestamp": "2027-01-15T08:00:00Z", **meta}
@@ -137,7 +137,7 @@ def views(*pods: Any) -> tuple[PodView, ...]:
 
 
 def v1alpha1_job(*specs: ReplicaSpec, policy: RunPolicy | None = None, **fields: Any) -> Job:
-    """The job of tf-operator's README: one master that decides, a worker, a parameter server."""
+    """The job of tf-operator's README: a master that decides, a worker and parameter servers."""
     specs = specs or (
         replicas("MASTER", 1, rules=CHIEF, last_exit_counts=True),
         replicas("WORKER", 1, rules=REPLACED, last_exit_counts=True),
@@ -157,7 +157,7 @@ def v1alpha1_job(*specs: ReplicaSpec, policy: RunPolicy | None = None, **fields:
 
 
 def observed(job: Job, *pods: Any, at: float = 0.0, status: Any = None, verdict: Any = None, **fields: Any) -> Observed:
-    """What a pass sees ``at`` seconds after START; admission says yes unless told otherwise."""
+    """What a pass observes ``at`` seconds after START. By default, the job is admitted."""
     return Observed(
         now=START + at,
         stored_status=status or {},
@@ -168,14 +168,14 @@ def observed(job: Job, *pods: Any, at: float = 0.0, status: Any = None, verdict:
 
 
 def written(plan: Plan) -> dict[str, Any]:
-    """The status that a plan writes; AssertionError if it writes none."""
+    """The status that a plan writes. Raises AssertionError if it writes none."""
     status = next((action.status for action in plan.actions if isinstance(action, WriteStatus)), None)
     assert status is not None
     return json.loads(json.dumps(status))  # type: ignore[no-any-return]
 
 
 def written_status(job: Job, status: Status, now: float = START) -> dict[str, Any]:
-    """The raw status that is written for a status, as the first of its job."""
+    """The raw status that is written first for a job."""
     return build_status(read_context(job, status, Observed(now=now)))
 
 

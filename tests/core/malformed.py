@@ -1,6 +1,6 @@
-"""What may stand anywhere in a document of another author, and how it comes there.
+"""Values that may occur anywhere in a document of another author, and functions that insert them.
 
-Bombs are short inputs that would cost far more than they are long.
+Bombs are short inputs that could take far more time or memory than their length suggests.
 """
 
 from __future__ import annotations
@@ -69,13 +69,13 @@ ANYTHING = st.recursive(
 
 
 def bombs_at(position: int, every: int = 1) -> list[Any]:
-    """Those for one place in a document: every so many of them, others at the next place. ``make test`` takes fewer."""
+    """Every n-th bomb, with another offset for each position in a document. ``make test`` takes fewer."""
     step = every if ALL else 4 * every
     return BOMBS[position % step :: step]
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The paths of everything within a document."""
+    """The paths of all values in a document."""
     pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, inner in pairs:
         yield (*path, key)
@@ -83,7 +83,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def disfigured(document: Mapping[str, Any]) -> st.SearchStrategy[Any]:
-    """The document with something else in up to three places. What the API server sees to itself stays."""
+    """The document with up to three values replaced, except those that the API server validates."""
     kept = ("metadata", "apiVersion", "kind")
     paths = [path for path in places(document) if path[0] not in kept]
 
@@ -98,7 +98,7 @@ def disfigured(document: Mapping[str, Any]) -> st.SearchStrategy[Any]:
 
 
 def put(document: Any, path: tuple[Any, ...], value: Any) -> None:
-    """Does nothing where the way is not there any more."""
+    """Does nothing if the path no longer exists."""
     with suppress(KeyError, IndexError, TypeError):
         for key in path[:-1]:
             document = document[key]

@@ -1,6 +1,6 @@
 """A tiny model of a cluster for tests of the core: a dict of objects, a kubelet that the test moves, a clock.
 
-``World`` applies plans action by action, may die after any of them, and checks with every action what must always hold.
+``World`` applies plans action by action, may die after any action, and checks the invariants with every action.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class World:
         self.writes = 0
         self._uids = 0
 
-    # -- the driver -----------------------------------------------------------------------------------------------
+    # -- the controller -------------------------------------------------------------------------------------------
 
     def look(self) -> Plan:
         views = (pod_view(pod, "tensorflow") for pod in self.pods.values())
@@ -72,7 +72,7 @@ class World:
         return plan
 
     def step(self, most: int | None = None) -> bool:
-        """One pass, of which only the first ``most`` actions happen; whether there was anything to do."""
+        """One pass that stops after ``most`` actions. Returns whether the plan had actions."""
         plan = self.look()
         if plan.actions and not self.job_gone:
             assert not any(isinstance(action, WriteStatus) for action in plan.actions[1:])
@@ -81,7 +81,7 @@ class World:
         return bool(plan.actions)
 
     def settle(self, most: int | None = None) -> Plan:
-        """Passes until nothing is left to do, at one moment; pods that were told to stop, stop."""
+        """Passes at one moment until nothing is left to do. Deleted pods stop."""
         for _ in range(_MOST_PASSES):
             busy = self.step(most) and not self.job_gone
             for pod in [pod for pod in self.pods.values() if "deletionTimestamp" in pod["metadata"]]:
@@ -97,7 +97,7 @@ class World:
 
     @property
     def admission(self) -> Admission:
-        """That of a job that has one."""
+        """The admission of an admitted job."""
         assert self.memory.admission is not None, "the job is not admitted"
         return self.memory.admission
 
@@ -136,7 +136,7 @@ class World:
         self.writes += 1
         self.last_written = self.now if self.gathers else None
         assert after == plan.status
-        # The codec drops nothing and invents nothing.
+        # The codec neither drops nor adds anything.
         stored = {key: value for key, value in self.status[FIELD].items() if key not in _SHOWN}
         assert dump_status(after) == stored
         assert after != before
@@ -182,14 +182,14 @@ class World:
         self.pods[metadata["name"]] = body
 
     def _check_node(self, body: dict[str, Any], replica: ReplicaId, placement: Any) -> None:
-        """No node is asked for more than was granted there, by pods that are pinned to it or on it."""
+        """No node gets more pods than were assigned there, counting pods that are pinned to it or run on it."""
         node = pinned_to(body)
         if node:
             others = (pod for pod in self.pods.values() if _replica(pod).type == replica.type)
             taken = sum(node == (pod["spec"].get("nodeName") or pinned_to(pod)) for pod in others)
             assert taken < placement.get(replica.type, {}).get(node, 0)
 
-    # -- the kubelet, the cluster, and people ---------------------------------------------------------------------
+    # -- the kubelet, the cluster, and users ----------------------------------------------------------------------
 
     def has(self, replica: str) -> bool:
         return any(str(_replica(pod)) == replica for pod in self.pods.values())
@@ -258,7 +258,7 @@ class World:
         self.pods.pop(pod["metadata"]["name"], None)
 
     def vanish(self, pod: dict[str, Any]) -> None:
-        """It is gone from one moment to the next, and remembered as it was."""
+        """The pod disappears at once, and its last state is remembered."""
         view = pod_view(pod, "tensorflow")
         self.gone += [view] if view is not None else []
         self.remove(pod)

@@ -1,4 +1,4 @@
-"""How long a Corefile has CoreDNS keep denials of the cluster's names."""
+"""How long CoreDNS caches denials of the cluster's names, according to its Corefile."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ KUBEADM_1_35 = "cache 30 {\n disable success cluster.local\n disable denial clus
         ("ttl 30", "cache 30 local.", 30),
     ],
 )
-def test_reads_how_long_a_denial_is_cached(ttl: str, cache: str, seconds: float) -> None:
+def test_reads_cache_time_of_denials(ttl: str, cache: str, seconds: float) -> None:
     assert denial_seconds(COREFILE.format(ttl=ttl, cache=cache)) == seconds
 
 
-def test_finds_the_server_of_the_cluster_among_several() -> None:
+def test_finds_server_of_cluster_among_several() -> None:
     other = "example.com:53 {\n cache 300\n forward . 10.0.0.1\n}\n"
     assert denial_seconds(other + COREFILE.format(ttl="ttl 30", cache="cache 20") + other) == 20
 
 
 @pytest.mark.parametrize("text", ["", "}", "{", ".:53 {", "cache 30", ".:53 {\n cache x y {\n denial\n ttl", "# {"])
-def test_reads_nothing_from_what_is_not_a_corefile(text: str) -> None:
+def test_invalid_corefile_gives_zero(text: str) -> None:
     assert denial_seconds(text) == 0

@@ -1,4 +1,4 @@
-"""Why a job waits or failed, in sentences that say what to do."""
+"""Diagnoses of waiting and failed jobs, with advice."""
 
 from __future__ import annotations
 
@@ -45,9 +45,7 @@ def test_every_phase_has_a_diagnosis(phase: Phase) -> None:
         (134, "Error", "", Category.FAILURE, "SIGABRT"),
     ],
 )
-def test_how_a_replica_ended_says_what_to_do(
-    code: int, reason: str, message: str, category: Category, advice: str
-) -> None:
+def test_exit_of_replica_has_advice(code: int, reason: str, message: str, category: Category, advice: str) -> None:
     job = v1_job()
     found = first(live(), pod(job, "worker-0", ended(code, reason, message)))
     assert (found.level, found.category, found.detail) == (Level.ERROR, category, message)
@@ -76,11 +74,11 @@ def test_pod_that_never_ran_is_described_once() -> None:
         ("PodsRejected", Category.REFUSED),
     ],
 )
-def test_why_a_job_ended(reason: str, category: Category) -> None:
+def test_category_of_ended_job(reason: str, category: Category) -> None:
     assert first(Status(phase=Phase.FAILED, reason=reason, message="over")).category is category
 
 
-def test_replicas_that_wait_for_capacity_beside_those_that_run() -> None:
+def test_replicas_that_wait_for_capacity_are_counted() -> None:
     job = volcano_job(replicas("worker", 4, rules=(), min_available=4), min_available=2)
     status = Status(phase=Phase.RUNNING, admission=Admission(START, started={"worker": 2}))
     pods = [pod(job, f"worker-{index}", running()) for index in range(2)]
@@ -96,7 +94,7 @@ def test_replicas_that_wait_for_capacity_beside_those_that_run() -> None:
     assert (whole.summary, whole.resolution) == ("4 of 4 replicas are running", "")
 
 
-def test_a_job_that_a_policy_has_aborted_can_be_resumed() -> None:
+def test_job_aborted_by_policy_can_be_resumed() -> None:
     failure = Failure(event="PodFailed", replica="worker-0", code=3, reason="Error")
     for phase, resumes in ((Phase.ABORTED, True), (Phase.FAILED, False)):
         found = first(Status(phase=phase, reason="PodFailed", message="worker-0 exited with code 3", failure=failure))
@@ -104,13 +102,13 @@ def test_a_job_that_a_policy_has_aborted_can_be_resumed() -> None:
         assert "tf-dist logs" in found.resolution
 
 
-def test_a_suspended_job_has_not_failed() -> None:
+def test_suspended_job_has_not_failed() -> None:
     found = first(Status(phase=Phase.ABORTED, reason="Suspended", message="suspended by the user"))
     assert (found.level, found.category) == (Level.INFO, Category.SUSPENDED)
     assert "tf-dist resume" in found.resolution
 
 
-def test_categories_are_a_contract() -> None:
+def test_categories_are_stable() -> None:
     assert [category.value for category in Category] == [
         "waits-for-admission",
         "never-fits",
@@ -155,7 +153,7 @@ def test_categories_are_a_contract() -> None:
         ("CrashLoopBackOff", Category.FAILURE, "previous attempt"),
     ],
 )
-def test_diagnosis_of_a_waiting_container(reason: str, category: Category, advice: str) -> None:
+def test_diagnosis_of_waiting_container(reason: str, category: Category, advice: str) -> None:
     waiting = {"name": "tensorflow", "state": {"waiting": {"reason": reason, "message": "because"}}, "restartCount": 0}
     found = first(live(), pod(v1_job(), "worker-0", {"phase": "Pending", "containerStatuses": [waiting]}))
     assert (found.category, found.detail) == (category, "because")
@@ -170,14 +168,14 @@ def test_image_that_cannot_be_pulled_is_reported_with_the_node() -> None:
     assert first(live(), body).detail == "on node n2: no such image"
 
 
-def test_a_pod_that_cannot_be_scheduled_gives_the_schedulers_reason() -> None:
+def test_unschedulable_pod_has_message_of_scheduler() -> None:
     conditions = [{"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available"}]
     found = first(live(), pod(v1_job(), "worker-0", {"phase": "Pending", "conditions": conditions}))
     assert (found.category, found.detail) == (Category.UNSCHEDULABLE, "0/3 nodes are available")
 
 
 @pytest.mark.parametrize("reason", ["", "ContainerCreating", "PodInitializing"])
-def test_a_pod_whose_containers_do_not_run_yet_is_starting(reason: str) -> None:
+def test_pod_with_waiting_containers_is_starting(reason: str) -> None:
     waiting = {"name": "tensorflow", "restartCount": 0, "state": {"waiting": {"reason": reason}}}
     job = v1_job(replicas("Worker", 1))
     starts = pod(job, "worker-0", {"phase": "Pending", "containerStatuses": [waiting]})
@@ -203,7 +201,7 @@ def test_a_pod_whose_containers_do_not_run_yet_is_starting(reason: str) -> None:
         ),
     ],
 )
-def test_a_pod_that_waits_for_a_volume_names_what_is_missing(message: str, advice: str) -> None:
+def test_pod_that_waits_for_volume_names_missing_object(message: str, advice: str) -> None:
     creating = {"name": "tensorflow", "restartCount": 0, "state": {"waiting": {"reason": "ContainerCreating"}}}
     job = v1_job(replicas("Worker", 1))
     waits = pod(job, "worker-0", {"phase": "Pending", "containerStatuses": [creating]})
@@ -213,9 +211,9 @@ def test_a_pod_that_waits_for_a_volume_names_what_is_missing(message: str, advic
     assert (found.level, found.category, found.detail) == (Level.WARNING, Category.CONFIGURATION, message)
     assert found.summary == "worker-0 waits for a volume"
     assert advice in found.resolution
-    (early,) = diagnose(job, live(), views(waits), START + 1, volumes=said)  # it is created with the job
+    (early,) = diagnose(job, live(), views(waits), START + 1, volumes=said)  # it may be created with the job
     assert early.category is Category.STARTING
-    # This machine's kubelet says it in the pod.
+    # The kubelet of this machine reports it in the pod's status.
     creating["state"]["waiting"]["message"] = message
     assert diagnose(job, live(), views(waits), START + 60) == (found,)
 
@@ -231,7 +229,7 @@ def test_a_pod_that_waits_for_a_volume_names_what_is_missing(message: str, advic
         ("container has runAsNonRoot and image has non-numeric user (me), cannot verify user", "runAsUser: 1000"),
     ],
 )
-def test_a_container_that_cannot_be_made_names_what_is_missing(message: str, advice: str) -> None:
+def test_container_config_error_names_missing_object(message: str, advice: str) -> None:
     reason = {"reason": "CreateContainerConfigError", "message": message}
     waiting = {"name": "tensorflow", "restartCount": 0, "state": {"waiting": reason}}
     job = v1_job()
@@ -240,7 +238,7 @@ def test_a_container_that_cannot_be_made_names_what_is_missing(message: str, adv
     assert advice in found.resolution
 
 
-def test_waiting_for_admission_and_never_fitting() -> None:
+def test_job_that_never_fits_is_error_and_waiting_job_is_not() -> None:
     waits = first(Status(reason="WaitingForCapacity", message="needs 2 × (cpu 4) for worker"))
     assert (waits.level, waits.category, waits.summary) == (
         Level.INFO,
@@ -254,7 +252,7 @@ def test_waiting_for_admission_and_never_fitting() -> None:
     assert quota.resolution == "ask for less or for fewer replicas, or have the ResourceQuota raised"
 
 
-def test_pods_that_a_restricted_namespace_refuses_get_a_security_context() -> None:
+def test_pods_refused_by_restricted_namespace_have_advice() -> None:
     rule = 'pods "mnist-worker-0" is forbidden: violates PodSecurity "restricted:latest": runAsNonRoot != true'
     found = first(Status(reason="PodsRejected", message=f"the cluster refuses pods of the gang: {rule}"))
     assert found.category is Category.REFUSED
@@ -281,13 +279,13 @@ def test_pods_that_a_restricted_namespace_refuses_get_a_security_context() -> No
         ("Unreadable", Level.ERROR, Category.INVALID, "nodeSelector"),
     ],
 )
-def test_why_a_gang_has_no_place(reason: str, level: Level, category: Category, advice: str) -> None:
+def test_diagnosis_of_gang_without_admission(reason: str, level: Level, category: Category, advice: str) -> None:
     found = first(Status(reason=reason, message="so it is"))
     assert (found.level, found.category, found.summary) == (level, category, "so it is")
     assert advice in found.resolution
 
 
-def test_pods_of_the_attempt_before_are_named() -> None:
+def test_stopping_pods_of_previous_attempt_are_named() -> None:
     job = v1_job()
     status = live(attempts=Attempts(2))
     found = first(status, pod(job, "worker-0", running()))
@@ -295,13 +293,13 @@ def test_pods_of_the_attempt_before_are_named() -> None:
     assert "mnist-worker-0" in found.summary
 
 
-def test_a_pause_says_how_long_it_still_is() -> None:
+def test_backoff_says_time_until_restart() -> None:
     job = v1_job(replicas("Worker", 1, rules=ON_FAILURE))
     found = first(live(backoffs={"worker-0": RestartBackoff(2, START + 10)}), job=job)
     assert (found.category, found.summary) == (Category.BACKOFF, "worker-0 is restarted in 10 s")
 
 
-def test_a_dependency_that_is_not_up_is_named() -> None:
+def test_dependency_that_is_not_up_is_named() -> None:
     job = v1_job(replicas("PS", 1), replicas("Worker", 1, depends=Dependency(on=("ps",))))
     found = first(live(), pod(job, "ps-0"), job=job)
     summaries = [one.summary for one in diagnose(job, live(), views(pod(job, "ps-0")), START)]
@@ -309,14 +307,14 @@ def test_a_dependency_that_is_not_up_is_named() -> None:
     assert "worker-0 waits until ps is up (dependsOn)" in summaries
 
 
-def test_all_well() -> None:
+def test_diagnosis_of_running_job() -> None:
     job = v1_job(replicas("Worker", 1))
     found = first(live(), pod(job, "worker-0", running()), job=job)
     assert (found.level, found.summary) == (Level.INFO, "1 of 1 replica is running")
 
 
 @pytest.mark.parametrize(("count", "often"), [(1, "once"), (2, "2 times")])
-def test_how_often_its_pods_were_taken_away(count: int, often: str) -> None:
+def test_counts_disruptions_of_pods(count: int, often: str) -> None:
     status = live(disruptions={"EvictionByEvictionAPI": count})
     found = diagnose(v1_job(), status, (), START)
     assert any(f"taken away {often} (" in one.summary for one in found), found
@@ -335,7 +333,7 @@ def test_how_often_its_pods_were_taken_away(count: int, often: str) -> None:
         ({"Ready": "False", "ContainersReady": "True"}, [{"conditionType": "x"}], "1 of 1 replica is running"),
     ],
 )
-def test_a_node_that_has_stopped_reporting_is_named_though_its_pods_say_running(
+def test_unready_node_of_running_pod_is_named(
     conditions: dict[str, str], gates: list[dict[str, str]], said: str
 ) -> None:
     job = v1_job(replicas("Worker", 1))
@@ -353,7 +351,9 @@ def test_a_node_that_has_stopped_reporting_is_named_though_its_pods_say_running(
         (30, "default-scheduler", [{"type": "PodScheduled", "status": "True"}], "worker-0 is starting"),
     ],
 )
-def test_a_pod_that_no_scheduler_looks_at(age: int, scheduler: str, conditions: list[Any], said: str) -> None:
+def test_pod_without_scheduler_is_reported_after_30_seconds(
+    age: int, scheduler: str, conditions: list[Any], said: str
+) -> None:
     job = v1_job()
     found = pod(job, "worker-0")
     found["metadata"]["creationTimestamp"] = format_time(START)
@@ -383,12 +383,12 @@ KERAS_3 = (
         ("tensorboard: TensorBoard is not installed, missing implementation", "pip install tensorboard"),
     ],
 )
-def test_known_line_of_a_failed_program_says_what_to_do(line: str, advice: str) -> None:
+def test_known_line_of_failed_program_has_advice(line: str, advice: str) -> None:
     found = first(live(), pod(v1_job(), "worker-0", ended(1, "Error", line)))
     assert advice in found.resolution
 
 
-def test_exception_is_the_first_line_of_the_evidence() -> None:
+def test_exception_is_first_line_of_evidence() -> None:
     log = 'step=1\nTraceback (most recent call last):\n  File "train.py", line 3, in <module>\nValueError: no'
     failed = pod(v1_job(), "worker-0", ended(1, "Error", log))
     found = first(live(), failed)
@@ -396,7 +396,7 @@ def test_exception_is_the_first_line_of_the_evidence() -> None:
     assert found.resolution == ""
 
 
-def test_longer_log_that_a_client_has_read_is_the_evidence() -> None:
+def test_longer_log_read_by_client_is_evidence() -> None:
     job = v1_job()
     failed = views(pod(job, "worker-0", ended(1, "Error", "the end of a tensor]]")))
     found = diagnose(job, live(), failed, START, {"worker-0": ["KeyError: 'x'"]})[0]
@@ -415,7 +415,7 @@ def test_longer_log_that_a_client_has_read_is_the_evidence() -> None:
         (0, "a line like any other", ""),
     ],
 )
-def test_line_of_a_program_that_goes_on_is_warned_of_once(gpus: int, line: str, told: str) -> None:
+def test_known_line_of_running_program_is_warned_of_once(gpus: int, line: str, told: str) -> None:
     container = {"name": "tensorflow", "image": "i", "resources": {"limits": {"nvidia.com/gpu": gpus} if gpus else {}}}
     job = v1_job(replace(replicas("Worker", 2), template={"spec": {"containers": [container]}}))
     found = [*diagnose_logs(job, {"worker-0": [line], "worker-1": [line]})]
@@ -423,7 +423,7 @@ def test_line_of_a_program_that_goes_on_is_warned_of_once(gpus: int, line: str, 
     assert all(told in one.summary and one.summary.startswith("worker-0 ") for one in found)
 
 
-def test_parameter_server_of_a_job_with_gpus_is_not_warned_that_it_has_none() -> None:
+def test_parameter_server_without_gpu_is_not_warned_of() -> None:
     container = {"name": "tensorflow", "image": "i", "resources": {"limits": {"nvidia.com/gpu": 1}}}
     job = v1_job(replace(replicas("Worker", 1), template={"spec": {"containers": [container]}}), replicas("PS", 1))
     line = "failed call to cuInit: CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected"

@@ -1,4 +1,4 @@
-"""How times and numbers are written for people."""
+"""Times and numbers as users read them."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from tf_dist.core.diagnostics.display_text import format_age, format_duration, f
         (442_800, "5d3h"),
     ],
 )
-def test_durations(seconds: float, text: str) -> None:
+def test_formats_durations(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
 
 
 @pytest.mark.parametrize(
     ("since", "now", "text"), [(None, 5.0, "-"), (5.0, 9.9, "4s"), (9.0, 5.0, "0s"), (0.0, 70.0, "1m10s")]
 )
-def test_ages(since: float | None, now: float, text: str) -> None:
+def test_formats_ages(since: float | None, now: float, text: str) -> None:
     assert format_age(since, now) == text
 
 
@@ -52,12 +52,12 @@ def test_ages(since: float | None, now: float, text: str) -> None:
         (math.inf, "inf"),
     ],
 )
-def test_numbers(value: float | None, text: str) -> None:
+def test_formats_numbers(value: float | None, text: str) -> None:
     assert format_number(value) == text
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(900, "0.25"), (45_000, "12.5"), (4_500_000, "1250")])
-def test_hours(seconds: float, text: str) -> None:
+def test_formats_hours(seconds: float, text: str) -> None:
     assert format_hours(seconds) == text
 
 
@@ -65,5 +65,5 @@ def test_hours(seconds: float, text: str) -> None:
     ("line", "text"),
     [("1/9\r2/9", "2/9"), ("done\r", "done"), ("\x1b[31mred\x1b[0m", None), ("a\x07b", "ab"), ("", "")],
 )
-def test_a_line_as_it_ends_on_a_terminal(line: str, text: str | None) -> None:
+def test_visible_text_of_terminal_line(line: str, text: str | None) -> None:
     assert visible_text(line) == (line if text is None else text)

@@ -1,4 +1,4 @@
-"""The end of a log as evidence: the exception first, then its place, then the lines before it."""
+"""The end of a log as evidence: the exception first, then its location, then the lines before it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_exception_comes_first_then_own_frame_then_last_lines() -> None:
     assert log_evidence(FRAMES).splitlines()[0] == "ValueError: shapes (3,) and (4,) differ"
 
 
-def test_message_whose_brackets_are_open_goes_on() -> None:
+def test_exception_message_with_open_brackets_continues() -> None:
     log = [
         *FRAMES[4:-1],
         "ValueError: Attempt to convert a value (PerReplica:{",
@@ -51,7 +51,7 @@ def test_message_whose_brackets_are_open_goes_on() -> None:
     assert log_evidence([*FRAMES[4:-1], "ValueError: no (", "step=1"]).splitlines()[0] == "ValueError: no ("
 
 
-def test_last_exception_of_a_chain_counts() -> None:
+def test_last_exception_of_chain_counts() -> None:
     chained = [
         *FRAMES[4:],
         "",
@@ -74,7 +74,7 @@ def test_exception_that_python_ignored_at_exit_is_not_the_reason() -> None:
     assert log_evidence([*FRAMES, *ignored]).splitlines()[0] == "ValueError: shapes (3,) and (4,) differ"
 
 
-def test_frames_whose_beginning_was_cut_off_are_still_a_traceback() -> None:
+def test_truncated_traceback_is_recognized() -> None:
     assert log_evidence(FRAMES[5:]).splitlines()[0] == "ValueError: shapes (3,) and (4,) differ"
 
 
@@ -97,12 +97,12 @@ def test_tensors_and_start_up_lines_of_libraries_are_left_out() -> None:
     ]
 
 
-def test_log_without_exception_stays_as_it_is() -> None:
+def test_log_without_exception_is_unchanged() -> None:
     assert log_evidence(["one", "out of luck"]) == "one\nout of luck"
     assert log_evidence([]) == ""
 
 
-def test_drawings_of_a_progress_bar_are_one_line() -> None:
+def test_redrawn_progress_bar_is_one_line() -> None:
     bars = [f" {n}/100 {'━' * n}{'─' * (100 - n)} {n}s 10ms/step - loss: 0.{n}" for n in range(10, 60)]
     assert len(log_evidence(bars).splitlines()) == 1
 

@@ -1,4 +1,4 @@
-"""Metrics in log lines: what counts as one, what does not, and whose word counts for the job."""
+"""Metrics in log lines: which text is a metric, and which replica's metrics count for the job."""
 
 from __future__ import annotations
 
@@ -103,14 +103,14 @@ _BAR = "\x1b[1m7/7\x1b[0m \x1b[32m━━━━━━━━━━\x1b[0m\x1b[37m\
         ("INFO:tensorflow:Saving checkpoints for 100 into /tmp/model.ckpt.", {}),
     ],
 )
-def test_reads_what_keras_and_estimators_print(line: str, metrics: dict[str, float]) -> None:
+def test_reads_output_of_keras_and_estimators(line: str, metrics: dict[str, float]) -> None:
     assert dict(Progress().after(line).metrics) == pytest.approx(metrics, nan_ok=True)
 
 
 @pytest.mark.parametrize(
     ("line", "metrics"),
     [
-        # What the tutorials of TensorFlow and Keras print.
+        # Output of the tutorials of TensorFlow and Keras.
         ("Test accuracy: 0.9799000024795532", {"test_accuracy": 0.9799000024795532}),
         ("Test loss: 0.0512", {"test_loss": 0.0512}),
         (
@@ -136,7 +136,7 @@ def test_reads_what_keras_and_estimators_print(line: str, metrics: dict[str, flo
         ("loss: 0.5 lr=0.1", {"loss": 0.5, "lr": 0.1}),
         ("Learning rate: 1e-3, val/F1 score: 0.5", {"learning_rate": 0.001, "val_f1_score": 0.5}),
         ("accuracy: tf.Tensor(0.9, shape=(), dtype=float32)", {}),
-        # Measures, but no measurements.
+        # Names of measures without a measurement.
         ("Error: 404", {}),
         ("AssertionError: 3", {}),
         ("Training acc over epoch: 0.84", {}),
@@ -269,7 +269,7 @@ loss=0.5""",
 
 
 @pytest.mark.parametrize("name", _TRACEBACKS)
-def test_reads_no_metrics_from_a_traceback_and_goes_on_after_it(name: str) -> None:
+def test_ignores_traceback_and_reads_following_lines(name: str) -> None:
     progress = Progress()
     for line in _TRACEBACKS[name].splitlines():
         progress = progress.after(line)
@@ -294,7 +294,7 @@ _FORMS = (
 
 
 @given(st.lists(st.tuples(st.sampled_from(_FORMS), st.integers(0, 60)), max_size=20), st.integers(1, 12))
-def test_many_lines_at_once_come_to_the_same_as_one_by_one(drawn: list[tuple[str, int]], times: int) -> None:
+def test_after_all_equals_line_by_line(drawn: list[tuple[str, int]], times: int) -> None:
     lines = [form.format(n=n + time) for time in range(times) for form, n in drawn]
     progress = Progress({"loss": 9.0})
     for line in lines:
@@ -303,7 +303,7 @@ def test_many_lines_at_once_come_to_the_same_as_one_by_one(drawn: list[tuple[str
     assert (found, list(found.metrics)) == (progress, list(progress.metrics))
 
 
-def test_keeps_a_hundred_names_of_a_job() -> None:
+def test_keeps_at_most_100_names() -> None:
     progress = Progress()
     for number in range(16_000):
         progress = progress.after(f"loss={number} norm{number}=1")
@@ -314,7 +314,7 @@ def test_keeps_a_hundred_names_of_a_job() -> None:
     assert combined == progress.metrics, "those of the leader come first"
 
 
-def test_a_loss_that_diverged_is_news() -> None:
+def test_reads_nan_and_infinite_losses() -> None:
     found = Progress().after("loss=nan norm=inf").metrics
     assert math.isnan(found["loss"])
     assert math.isinf(found["norm"])
@@ -338,33 +338,33 @@ def test_a_loss_that_diverged_is_news() -> None:
         ("last_checkpoint=/x", ""),
     ],
 )
-def test_reads_the_checkpoint(line: str, path: str) -> None:
+def test_reads_checkpoint(line: str, path: str) -> None:
     found = Progress().after(line)
     assert (found.checkpoint, found.saves) == (path, bool(path))
 
 
-def test_counts_checkpoints_that_have_the_same_path_each_time() -> None:
+def test_counts_checkpoints_with_same_path() -> None:
     lines = ["Epoch 1: saving model to best.keras", "loss=0.5", "Epoch 2: saving model to best.keras"]
     assert Progress().after_all(lines).saves == 2
     assert Progress().after_all([f"Saving checkpoints for {n} into m" for n in range(1000)]).saves == 2
 
 
-def test_the_latest_value_counts_and_others_stay() -> None:
+def test_latest_value_replaces_earlier_value() -> None:
     progress = Progress().after("step=1 loss=0.9").after("step=2 checkpoint=/a").after("checkpoint=/b")
     assert progress == Progress({"step": 2, "loss": 0.9}, "/b")
 
 
-def test_a_line_without_news_changes_nothing() -> None:
+def test_line_without_metrics_changes_nothing() -> None:
     progress = Progress({"step": 1})
     assert progress.after("hello = world") is progress
 
 
-def test_the_leaders_word_counts_first() -> None:
+def test_metrics_of_leader_take_precedence() -> None:
     parts = [Progress({"accuracy": 0.9}), Progress({"accuracy": 0.5, "loss": 1.0}, "/w1"), Progress({}, "/w2")]
     assert combine_progress(parts) == Progress({"accuracy": 0.9, "loss": 1.0}, "/w1")
 
 
-def test_a_line_of_a_megabyte_costs_little() -> None:
+def test_ignores_line_of_a_megabyte() -> None:
     assert Progress().after("a" * (1 << 20) + "=1") == Progress()
     assert Progress().after("=" * (1 << 20)) == Progress()
 

@@ -1,4 +1,4 @@
-"""NetworkPolicies that keep replicas of a job apart."""
+"""NetworkPolicies that separate the replicas of a job."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def found(*policies: dict[str, Any]) -> tuple[str, ...]:
         {"policyTypes": ["Egress"], "egress": [{"to": [STRANGERS]}]},
     ],
 )
-def test_policy_that_admits_no_peer_separates_replicas(spec: dict[str, Any]) -> None:
+def test_policy_that_allows_no_peer_separates_replicas(spec: dict[str, Any]) -> None:
     assert found(policy(**spec)) == ("p",)
 
 
@@ -59,11 +59,11 @@ def test_policy_that_admits_no_peer_separates_replicas(spec: dict[str, Any]) -> 
         {"policyTypes": ["Egress"], "egress": [{"ports": [{"port": 2222}]}]},
     ],
 )
-def test_policy_that_may_admit_peers_is_not_reported(spec: dict[str, Any]) -> None:
+def test_policy_that_may_allow_peers_is_not_reported(spec: dict[str, Any]) -> None:
     assert found(policy(**spec)) == ()
 
 
-def test_policies_add_up() -> None:
+def test_policies_are_combined() -> None:
     deny = policy("deny")
     assert found(deny, policy("let-in", ingress=[{"from": [PEERS]}])) == ()
     assert found(deny, policy("browsers", ingress=[{"from": [STRANGERS]}])) == ("browsers", "deny")

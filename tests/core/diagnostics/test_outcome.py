@@ -1,4 +1,4 @@
-"""Outcomes, and what waiting for a state means."""
+"""Outcomes of jobs, and the errors and texts derived from them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from tf_dist.errors import AdmissionTimeout, ImagePullFailed, JobEvicted, JobFai
 KIND = OutcomeKind
 
 
-def test_counts_every_wait_and_what_was_held_and_lost() -> None:
+def test_outcome_counts_waiting_and_lost_time() -> None:
     status = Status(
         phase=Phase.COMPLETED,
         created=START,
@@ -94,7 +94,7 @@ def ended(reason: str, phase: Phase = Phase.FAILED, /, **failure: Any) -> Status
         (ended("AReasonOfALaterRelease"), KIND.FAILED),
     ],
 )
-def test_kind_of_a_status(status: Status, expected: OutcomeKind | None) -> None:
+def test_outcome_kind_of_status(status: Status, expected: OutcomeKind | None) -> None:
     assert outcome_kind(status) is expected
     outcome = job_outcome(status)
     assert (outcome and outcome.kind) is expected
@@ -104,7 +104,7 @@ PERMANENT = [one for one in Reason if one.row.category is Category.IMAGE and one
 
 
 @pytest.mark.parametrize("reason", PERMANENT)
-def test_an_image_that_cannot_be_used_has_one_reason_whatever_a_client_sees_first(reason: str) -> None:
+def test_unusable_image_has_same_outcome_for_client_and_job(reason: str) -> None:
     job = v1_job(replicas("Worker", 1))
     waiting = {"name": "tensorflow", "restartCount": 0, "state": {"waiting": {"reason": reason, "message": "why"}}}
     pods = views(pod(job, "worker-0", {"phase": "Pending", "containerStatuses": [waiting]}))
@@ -123,7 +123,7 @@ def test_an_image_that_cannot_be_used_has_one_reason_whatever_a_client_sees_firs
     ("begun", "now", "waited", "ran"),
     [(None, None, 60.0, None), (START + 20.0, None, 20.0, 40.0), (None, START + 90.0, 90.0, None)],
 )
-def test_a_job_waited_until_it_began_or_until_its_end(
+def test_job_waited_until_start_or_end(
     begun: float | None, now: float | None, waited: float, ran: float | None
 ) -> None:
     ended = None if now else START + 60.0
@@ -158,7 +158,7 @@ EVICTIONS: dict[str, Callable[[World], None]] = {
 
 
 def with_policy(job: Job, events: frozenset[Event], action: Action) -> Job:
-    """The job with one policy for all its tasks, in any format."""
+    """The job with one policy for all its tasks, in any dialect."""
     specs = tuple(replace(spec, rules=()) for spec in job.replica_specs)
     return replace(job, replica_specs=specs, rules=(Rule(events=events, action=action),))
 
@@ -173,7 +173,7 @@ def with_policy(job: Job, events: frozenset[Event], action: Action) -> Job:
         (Action.FAIL_JOB, Phase.FAILED),
     ],
 )
-def test_a_job_that_a_policy_ends_for_an_eviction_is_evicted(name: str, action: Action, phase: Phase, how: str) -> None:
+def test_job_ended_by_policy_after_eviction_is_evicted(name: str, action: Action, phase: Phase, how: str) -> None:
     world = started(with_policy(JOBS[name](), EVICTED, action))
     EVICTIONS[how](world)
     world.settle()
@@ -190,7 +190,7 @@ def test_a_job_that_a_policy_ends_for_an_eviction_is_evicted(name: str, action: 
 
 @pytest.mark.parametrize("name", JOBS)
 @pytest.mark.parametrize("action", [Action.RESTART_POD, Action.RESTART_TASK, Action.RESTART_JOB])
-def test_a_job_that_was_evicted_and_restarted_says_how_often(name: str, action: Action) -> None:
+def test_restarted_job_counts_disruptions(name: str, action: Action) -> None:
     world = started(with_policy(JOBS[name](), EVICTED, action))
     for _ in range(2):
         world.evict(worker(world))
@@ -211,7 +211,7 @@ def test_a_job_that_was_evicted_and_restarted_says_how_often(name: str, action: 
         if "deletionTimestamp" in one["metadata"]:
             world.remove(one)
     world.settle()
-    if name == "volcano":  # its parameter server is not waited for by a count
+    if name == "volcano":  # for Volcano, only the count is checked
         assert world.memory.total_disruptions == 2
         return
     outcome = job_outcome(world.memory)
@@ -223,7 +223,7 @@ def test_a_job_that_was_evicted_and_restarted_says_how_often(name: str, action: 
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_a_failure_is_a_failure(name: str) -> None:
+def test_failed_pod_gives_failed_outcome(name: str) -> None:
     world = started(with_policy(JOBS[name](), FAILED, Action.FAIL_JOB))
     world.end(worker(world), 7)
     world.settle()
@@ -232,7 +232,7 @@ def test_a_failure_is_a_failure(name: str) -> None:
     assert (outcome.kind, outcome.replica, outcome.exit_code) == (KIND.FAILED, "worker-0", 7)
 
 
-def test_a_failure_that_no_policy_handles_has_its_replica_and_exit_code() -> None:
+def test_unhandled_failure_has_replica_and_exit_code() -> None:
     world = started(with_policy(v1_job(), EVICTED, Action.RESTART_POD))
     world.end(worker(world), 7)
     world.settle()
@@ -246,7 +246,7 @@ def test_a_failure_that_no_policy_handles_has_its_replica_and_exit_code() -> Non
     )
 
 
-def test_a_job_without_a_restart_left_says_which_replica_spent_them() -> None:
+def test_backoff_limit_outcome_names_replica() -> None:
     job = replace(v1_job(replicas("Worker", 1, rules=ON_FAILURE)), run_policy=RunPolicy(max_restarts=0))
     world = started(job)
     world.end(worker(world), 7)
@@ -256,7 +256,7 @@ def test_a_job_without_a_restart_left_says_which_replica_spent_them() -> None:
     assert (outcome.kind, outcome.replica, outcome.exit_code) == (KIND.BACKOFF_LIMIT_EXCEEDED, "worker-0", 7)
 
 
-def test_preemptions_are_counted_those_that_ended_the_job_too() -> None:
+def test_preemptions_include_the_last() -> None:
     world = started(v1_job())
     world.verdict = Preempt(by=JobKey("team", "urgent"), message="")
     world.settle()
@@ -271,7 +271,7 @@ def test_preemptions_are_counted_those_that_ended_the_job_too() -> None:
     assert (outcome.kind, outcome.preemptions) == (KIND.PREEMPTED, 2)
 
 
-def test_a_deadline_says_nothing_of_an_older_failure() -> None:
+def test_deadline_outcome_ignores_older_failure() -> None:
     status = Status(
         phase=Phase.FAILED,
         reason="DeadlineExceeded",
@@ -292,7 +292,7 @@ def test_a_deadline_says_nothing_of_an_older_failure() -> None:
     )
 
 
-def test_observations_of_a_client_survive_writing_and_reading() -> None:
+def test_observations_of_client_survive_writing_and_reading() -> None:
     found = job_outcome(ended("PodFailed", replica="worker-0", code=1, message="Traceback"))
     assert found is not None
     assert found.log == "Traceback"
@@ -308,7 +308,7 @@ def test_reads_no_outcome_from_other_values(document: object) -> None:
     assert read_outcome(document) is None
 
 
-def test_a_kind_of_a_later_release_is_unknown() -> None:
+def test_kind_of_later_release_is_unknown() -> None:
     assert read_outcome({"kind": "vaporised", "colour": "blue"}) == Outcome(kind=KIND.UNKNOWN)
 
 
@@ -328,7 +328,7 @@ def test_a_kind_of_a_later_release_is_unknown() -> None:
         (KIND.DELETED, True, JobFailed),
     ],
 )
-def test_an_error_carries_its_outcome(kind: OutcomeKind, decided: bool, expected: type[Exception]) -> None:
+def test_error_has_outcome_and_type(kind: OutcomeKind, decided: bool, expected: type[Exception]) -> None:
     outcome = Outcome(kind=kind)
     error = outcome_error(outcome, "why", hint="what to do", decided=decided)
     assert type(error) is expected
@@ -347,7 +347,7 @@ def test_an_error_carries_its_outcome(kind: OutcomeKind, decided: bool, expected
         (Status(reason="Admitted", admission=Admission(START)), "Pending"),
     ],
 )
-def test_state_word(status: Status, word: str) -> None:
+def test_display_phase(status: Status, word: str) -> None:
     assert display_phase(status) == word
 
 
@@ -360,5 +360,5 @@ def test_state_word(status: Status, word: str) -> None:
         (Usage(replicas=Spent(held=900, lost=90)), "0.25 replica hours, 0.03 lost"),
     ],
 )
-def test_usage_in_hours(usage: Usage, text: str) -> None:
+def test_usage_text_in_hours(usage: Usage, text: str) -> None:
     assert usage_text(usage) == text

@@ -1,4 +1,4 @@
-"""The state of each replica in a word."""
+"""The state of each replica in one word."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ JOB = v1_job()
         ),
     ],
 )
-def test_state_of_a_pod(pod_status: dict[str, Any], state: str, detail: str) -> None:
+def test_state_of_pod(pod_status: dict[str, Any], state: str, detail: str) -> None:
     status = Status(phase=Phase.RUNNING, admission=ADMITTED)
     row = replica_states(JOB, status, views(pod(JOB, "worker-1", pod_status)))[2]
     assert (row.replica, row.state, row.detail) == (ReplicaId("worker", 1), state, detail)
@@ -51,11 +51,11 @@ def test_state_of_a_pod(pod_status: dict[str, Any], state: str, detail: str) -> 
         (Status(phase=Phase.COMPLETED, succeeded=frozenset({ReplicaId("ps", 0)})), "Succeeded"),
     ],
 )
-def test_state_without_a_pod(status: Status, state: str) -> None:
+def test_state_without_pod(status: Status, state: str) -> None:
     assert replica_states(JOB, status, ())[0].state == state
 
 
-def test_an_old_pod_is_stopping_and_every_restart_counts() -> None:
+def test_old_pod_is_stopping_and_restarts_are_counted() -> None:
     status = Status(phase=Phase.RESTARTING, admission=ADMITTED, attempts=Attempts(3))
     old = views(
         pod(JOB, "ps-0", running(), attempt="2.0.0"), pod(JOB, "worker-0", running(restarts=2), attempt="3.0.0")
@@ -69,7 +69,7 @@ def test_an_old_pod_is_stopping_and_every_restart_counts() -> None:
     ("end", "state"),
     [(ended(143), "Stopped"), (ended(137), "Stopped"), (ended(137, "OOMKilled"), "Failed"), (ended(1), "Failed")],
 )
-def test_a_pod_that_was_told_to_end_has_not_failed(end: dict[str, Any], state: str) -> None:
+def test_pod_killed_by_deletion_is_stopped_not_failed(end: dict[str, Any], state: str) -> None:
     deleted = pod(JOB, "ps-0", end, deletionTimestamp="2027-01-15T08:10:00Z")
     status = Status(phase=Phase.COMPLETED, admission=ADMITTED)
     assert replica_states(JOB, status, views(deleted))[0].state == state

@@ -1,4 +1,4 @@
-"""Documents of each dialect as users write them, and short ways to change one thing and see what is said about it."""
+"""Documents of each dialect as users write them, and helpers that change a document and return its errors."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def paths(problems: list[Problem]) -> list[str]:
 
 
 def merged(document: Any, patch: Any) -> Any:
-    """A JSON merge patch applied (RFC 7386)."""
+    """Applies a JSON merge patch (RFC 7386)."""
     if not isinstance(patch, dict):
         return patch
     result = dict(document) if isinstance(document, dict) else {}

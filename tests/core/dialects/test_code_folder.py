@@ -1,4 +1,4 @@
-"""Code that goes along with a job: what its document becomes, and the script that unpacks it."""
+"""The code of a job: the changes of the job's document, and the script that unpacks the archive."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def pod_specs(document: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=KINDS)
-def test_replicas_run_in_the_folder_itself_on_this_machine(document: dict[str, Any]) -> None:
+def test_local_replicas_run_in_code_folder(document: dict[str, Any]) -> None:
     found = with_code_here(document, "/home/me/src")
     for spec in pod_specs(found):
         assert [one["workingDir"] for one in spec["containers"]] == ["/home/me/src"]
@@ -48,7 +48,7 @@ def test_replicas_run_in_the_folder_itself_on_this_machine(document: dict[str, A
         (f"{MOUNTED_AT}/sub", "/sub"),
     ],
 )
-def test_a_relative_working_folder_is_one_of_the_code(wanted: str, inside: str) -> None:
+def test_relative_working_dir_is_inside_code(wanted: str, inside: str) -> None:
     job = TFJob("a", image="x", command=["true"], container={"workingDir": wanted}).to_dict()
     (here,), (there,) = pod_specs(with_code_here(job, "/home/me/src")), pod_specs(with_code_archive(job, b"1", "n")[0])
     assert here["containers"][0]["workingDir"] == f"/home/me/src{inside}"
@@ -56,7 +56,7 @@ def test_a_relative_working_folder_is_one_of_the_code(wanted: str, inside: str) 
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=KINDS)
-def test_replicas_unpack_the_archive_on_a_cluster(document: dict[str, Any]) -> None:
+def test_cluster_replicas_unpack_archive(document: dict[str, Any]) -> None:
     archive = bytes(range(256)) * 8_000
     found, parts = with_code_archive(document, archive, "n")
     assert b"".join(base64.b64decode(part["binaryData"]["part"]) for part in parts) == archive
@@ -75,7 +75,7 @@ def test_replicas_unpack_the_archive_on_a_cluster(document: dict[str, Any]) -> N
     assert CODE not in found["metadata"].get("annotations", {})
 
 
-def test_keeps_what_the_pod_has(tmp_path: Path) -> None:
+def test_keeps_containers_volumes_and_security_of_pod(tmp_path: Path) -> None:
     pod = {
         "initContainers": [{"name": "data", "image": "x", "command": ["true"]}],
         "volumes": [{"name": "cache", "emptyDir": {}}],
@@ -107,7 +107,7 @@ def test_keeps_what_the_pod_has(tmp_path: Path) -> None:
     }
 
 
-def test_name_says_the_hash_of_the_code_and_is_of_one_job() -> None:
+def test_archive_name_depends_on_code_and_nonce() -> None:
     def name(archive: bytes, nonce: str) -> str:
         _, (part,) = with_code_archive(V1, archive, nonce)
         assert part["metadata"]["labels"][CODE] in part["metadata"]["name"]
@@ -127,7 +127,7 @@ def test_name_says_the_hash_of_the_code_and_is_of_one_job() -> None:
     ],
     ids=["tar", "python3", "neither", "broken"],
 )
-def test_script_unpacks_with_what_an_image_has(tmp_path: Path, programs: tuple[str, ...], told: str) -> None:
+def test_script_unpacks_with_programs_of_image(tmp_path: Path, programs: tuple[str, ...], told: str) -> None:
     source, target, parts, path = (tmp_path / name for name in ("source", "target", "parts", "bin"))
     for folder in (source / "pkg", target, parts, path):
         folder.mkdir(parents=True)
@@ -146,7 +146,7 @@ def test_script_unpacks_with_what_an_image_has(tmp_path: Path, programs: tuple[s
     (spec,) = pod_specs(with_code_archive(TFJob("a", image="x", command=["true"]).to_dict(), archive, "n").document)
     shell, flag, script = spec["initContainers"][0]["command"]
     script = script.replace("/tf-dist/code-parts", str(parts)).replace("/tf-dist/code", str(target))
-    for _ in range(2):  # a node that boots again runs it again, in the same volume
+    for _ in range(2):  # a rebooted node runs the script again in the same volume
         command, env = [shell, flag, script], {"PATH": str(path)}
         ended = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
         assert (ended.returncode == 0) is (not told), ended.stderr

@@ -1,8 +1,8 @@
-"""How few and how many workers a job may have, in every format.
+"""The bounds of a job's workers, in every dialect.
 
-Who is to decide about a gang: one annotation, the same in every format.
+The annotation that chooses the gang scheduler, in every dialect.
 
-The queue of a job by a label, in every format.
+The label that chooses the queue, in every dialect.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ AT = 'metadata.annotations["{}"]'
 
 
 def dynamic(document: dict[str, Any], **said: str) -> dict[str, Any]:
-    """With these bounds, and without what contradicts them."""
+    """The document with these bounds, and without fields that contradict them."""
     annotations = {f"tf-dist.dev/{key}-workers": value for key, value in said.items()}
     document = changed(document, "metadata.annotations", annotations)
     if document["apiVersion"] == "kubeflow.org/v1":
@@ -35,7 +35,7 @@ def dynamic(document: dict[str, Any], **said: str) -> dict[str, Any]:
     return document
 
 
-def test_v1_says_it_with_annotations():
+def test_v1_worker_bounds_are_annotations():
     job = parse(dynamic(v1(), min="2", max="8")).job
     assert replica_bounds(job) == {"chief": (1, 1), "ps": (2, 2), "worker": (2, 8)}
     assert job.scheduling.min_available == 5
@@ -43,14 +43,14 @@ def test_v1_says_it_with_annotations():
     assert parse(dynamic(v1())).job.replica_specs[2].most == 3
 
 
-def test_in_v1_min_available_alone_is_no_size():
+def test_v1_min_available_does_not_change_size():
     assert replica_bounds(parse(v1()).job)["worker"] == (3, 3)
     five = changed(v1(), "spec.runPolicy.schedulingPolicy.minAvailable", 5)
     assert replica_bounds(parse(five).job)["worker"] == (3, 3)
     assert start_counts(parse(five).job) == {"chief": 1, "ps": 2, "worker": 2}
 
 
-def test_v1alpha1_says_it_with_instances():
+def test_v1alpha1_worker_bounds_are_instance_fields():
     document = v1alpha1()
     document["spec"] |= {"min-instance": 1, "max-instance": 4}
     assert replica_bounds(parse(document).job)["worker"] == (1, 4)
@@ -58,7 +58,7 @@ def test_v1alpha1_says_it_with_instances():
     assert replica_bounds(parse(document).job)["worker"] == (2, 2)
 
 
-def test_a_chief_among_the_workers_is_never_taken():
+def test_minimum_includes_chief_among_workers():
     document = v1alpha1()
     document["spec"] |= {"min-instance": 1}
     document["spec"]["replicaSpecs"][1]["replicas"] = 4
@@ -66,7 +66,7 @@ def test_a_chief_among_the_workers_is_never_taken():
     assert replica_bounds(parse(document).job)["worker"] == (3, 4)
 
 
-def test_a_volcano_task_has_a_minimum_and_only_the_annotation_makes_it_elastic():
+def test_volcano_task_is_elastic_only_with_annotation():
     document = changed(dynamic(volcano(), max="5"), "spec.tasks.1.minAvailable", 1)
     document = changed(document, "spec.minAvailable", 2)
     job = parse(document).job
@@ -105,12 +105,12 @@ def test_refuses_wrong_bounds_of_workers(said: dict[str, str], key: str, message
         ("evaluator-in-cluster", "must be true or false, not the text 'soon'", 'write "true", or leave it out'),
     ],
 )
-def test_limits_that_cannot_be_read(key: str, message: str, hint: str):
+def test_refuses_invalid_limits(key: str, message: str, hint: str):
     (found,) = errors(changed(v1(), "metadata.annotations", {f"tf-dist.dev/{key}": "soon"}))
     assert (found.path, found.message, found.hint) == (AT.format(f"tf-dist.dev/{key}"), message, hint)
 
 
-def test_two_minima_that_contradict_each_other():
+def test_refuses_contradicting_minimums():
     document = changed(dynamic(v1(), min="2"), "spec.runPolicy.schedulingPolicy", {"minAvailable": 6})
     (found,) = errors(document)
     assert "makes a gang of 5 with the other replicas, but minAvailable is 6" in found.message
@@ -118,7 +118,7 @@ def test_two_minima_that_contradict_each_other():
     assert replica_bounds(parse(agreed).job)["worker"] == (2, 3)
 
 
-def test_a_job_that_restarts_to_grow_is_told_so():
+def test_warns_if_growing_restarts_job():
     document = dynamic(v1(), max="5")
     del document["spec"]["enableDynamicWorker"]
     (found,) = warnings(document)
@@ -127,24 +127,24 @@ def test_a_job_that_restarts_to_grow_is_told_so():
     assert warnings(document) == []
 
 
-def test_bounds_for_nobody():
+def test_warns_of_bounds_without_workers():
     document = dynamic(v1(), max="5")
     del document["spec"]["tfReplicaSpecs"]["Worker"]
     assert AT.format(MAX) in paths(warnings(document))
 
 
-def test_formats_with_fields_of_their_own_read_only_those():
+def test_v1alpha1_ignores_annotations_of_worker_bounds():
     assert paths(warnings(dynamic(v1alpha1(), min="1", max="4"))) == [AT.format(MIN), AT.format(MAX)]
     assert replica_bounds(parse(dynamic(v1alpha1(), min="1", max="4")).job)["worker"] == (2, 2)
 
 
-def test_a_name_must_be_short_enough_for_the_last_worker_there_may_ever_be():
+def test_name_must_be_short_enough_for_highest_worker():
     document = changed(dynamic(v1(), max="1000"), "metadata.name", "a" * 53)
     (found,) = errors(document)
     assert "-worker-999" in found.message
 
 
-def test_a_single_worker_that_may_grow_has_a_tf_config():
+def test_single_worker_that_may_grow_has_tf_config():
     alone = v1()
     del alone["spec"]["tfReplicaSpecs"]["Chief"], alone["spec"]["tfReplicaSpecs"]["PS"]
     alone["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] = 1
@@ -172,13 +172,13 @@ def asking(document: Callable[[], Doc], gang: str) -> Doc:
 
 @EVERY
 @pytest.mark.parametrize("gang", GangScheduler)
-def test_a_job_may_name_any_of_them(document: Callable[[], Doc], gang: GangScheduler) -> None:
+def test_job_may_name_any_gang_scheduler(document: Callable[[], Doc], gang: GangScheduler) -> None:
     assert parse(asking(document, gang.value)).job.scheduling.gang is gang
     assert read(asking(document, gang.value)).scheduling.gang is gang
 
 
 @EVERY
-def test_a_name_that_nobody_has_is_refused_with_the_nearest(document: Callable[[], Doc]) -> None:
+def test_unknown_gang_scheduler_is_refused_with_suggestion(document: Callable[[], Doc]) -> None:
     problem = only_error(asking(document, "Volcan0"))
     assert problem.path == f'metadata.annotations["{GANG_SCHEDULER}"]'
     assert problem.hint == "did you mean volcano?"
@@ -187,8 +187,8 @@ def test_a_name_that_nobody_has_is_refused_with_the_nearest(document: Callable[[
 
 
 @EVERY
-def test_a_job_that_names_nobody_leaves_it_to_its_driver(document: Callable[[], Doc]) -> None:
-    """Not even a Volcano Job asks for Volcano: its schedulerName says who binds its pods, and every example has it."""
+def test_job_without_annotation_has_no_gang_scheduler(document: Callable[[], Doc]) -> None:
+    """A Volcano Job does not ask for Volcano either: its schedulerName only chooses the scheduler that binds pods."""
     job = document()
     job["spec"] |= {"schedulerName": "volcano"} if job["kind"] == "Job" else {}
     assert parse(job).job.scheduling.gang is None
@@ -220,7 +220,7 @@ def labelled(document: Any) -> Any:
 
 
 @pytest.mark.parametrize("make", [unqueued, v1alpha1, lambda: unqueued(volcano())])
-def test_a_label_names_the_queue(make: Any) -> None:
+def test_label_sets_queue(make: Any) -> None:
     document = labelled(make())
     assert parse(document).job.scheduling.queue == "vision"
     assert read(document).scheduling.queue == "vision"
@@ -248,7 +248,7 @@ def test_label_and_field_must_agree() -> None:
         (volcano(), "spec.priorityClassName"),
     ],
 )
-def test_warns_of_priority_classes_that_admission_takes_from_no_job(document: Doc, path: str) -> None:
+def test_warns_of_priority_classes_that_admission_never_accepts(document: Doc, path: str) -> None:
     name: Any = "system-node-critical"
     value = {"priorityClass": name} if path.endswith("schedulingPolicy") else name
     (found,) = [one for one in warnings(changed(document, path, value)) if "priority class" in one.message]

@@ -1,4 +1,4 @@
-"""Conversion to TFJobs v1: what such a TFJob can express stays, and the rest is reported."""
+"""Conversion to TFJobs v1: what v1 can express is kept, and the rest is reported."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ def own_server() -> Doc:
 
 
 @pytest.mark.parametrize("make", ALL)
-def test_every_aspect_of_a_job_has_words_for_its_loss(make: Any):
+def test_every_aspect_of_job_has_description(make: Any):
     assert {aspect for aspect, _ in job_semantics(parse(make()).job)} == ASPECTS.keys()
 
 
-def test_keeps_v1_jobs_as_they_are():
+def test_v1_jobs_are_unchanged():
     converted = convert(v1())
     assert (converted.lost, parse(converted.document).job) == ((), parse(v1()).job)
 
 
-def test_keeps_the_meaning_of_what_v1_can_express():
+def test_keeps_semantics_that_v1_can_express():
     document = volcano()
     document["spec"] |= {"plugins": {"svc": [], "tensorflow": ["--ps=ps", "--worker=worker"]}, "maxRetry": 5}
     document["spec"] |= {"queue": "research", "ttlSecondsAfterFinished": 60, "priorityClassName": "high"}
@@ -50,7 +50,7 @@ def test_keeps_the_meaning_of_what_v1_can_express():
     assert [problem.message for problem in converted.lost] == []
 
 
-def test_the_exit_codes_of_v1alpha1_in_v1():
+def test_converts_exit_codes_of_v1alpha1():
     converted = convert(own_server())
     specs = converted.document["spec"]["tfReplicaSpecs"]
     assert {key: one["restartPolicy"] for key, one in specs.items()} == {
@@ -64,13 +64,13 @@ def test_the_exit_codes_of_v1alpha1_in_v1():
     assert "FailJob -> RestartPod for exit out of memory" in problem.hint
 
 
-def test_a_standard_server_is_only_v1alpha1s():
+def test_refuses_standard_parameter_server_of_v1alpha1():
     with pytest.raises(InvalidJob) as caught:
         convert(v1alpha1())
     assert paths(list(caught.value.problems)) == ["spec.replicaSpecs[2].template"]
 
 
-def test_ports_and_suspension_go_along():
+def test_converts_ports_and_suspension():
     document = changed(own_server(), "spec.replicaSpecs.1.tfPort", 5000)
     document = changed(document, "metadata.annotations", {"tf-dist.dev/suspend": "true", "team": "vision"})
     converted = convert(document).document
@@ -79,14 +79,14 @@ def test_ports_and_suspension_go_along():
     assert parse(converted).job.spec("worker").port == 5000  # type: ignore[union-attr]
 
 
-def test_a_container_keeps_its_ports():
+def test_keeps_container_ports():
     ports = [{"name": "tfjob-port", "containerPort": 5000}, {"name": "metrics", "containerPort": 9090}]
     document = changed(own_server(), "spec.replicaSpecs.1.template.spec.containers.0.ports", ports)
     worker = convert(document).document["spec"]["tfReplicaSpecs"]["Worker"]
     assert worker["template"]["spec"]["containers"][0]["ports"] == ports
 
 
-def test_volcano_volumes_become_part_of_the_pods():
+def test_volcano_volumes_become_pod_volumes():
     document = changed(volcano(), "spec.volumes", [{"mountPath": "/models", "volumeClaimName": "models"}])
     pod = convert(document).document["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]
     assert pod["volumes"][-1]["persistentVolumeClaim"] == {"claimName": "models"}
@@ -98,7 +98,7 @@ def test_reports_lost_plugins_and_policies():
     assert {"spec.plugins", "spec.plugins.env", "spec.plugins.svc", "spec.tasks[0].policies"} <= set(found)
 
 
-def test_tasks_without_a_role_cannot_be_a_tfjob():
+def test_refuses_tasks_without_tensorflow_role():
     document = changed(volcano(), "spec.tasks", [{"name": "main", "replicas": 3, "template": template()}])
     with pytest.raises(InvalidJob, match="no task is a TensorFlow role"):
         convert(document)
@@ -138,10 +138,10 @@ def test_reports_lost_plugins_and_annotations_of_volcano(change: str, value: Any
         ("template", "mine", "", True),
     ],
 )
-def test_the_name_of_volcanos_scheduler_is_carried_only_where_volcano_decides(
+def test_volcano_scheduler_name_is_kept_only_with_volcano_as_gang_scheduler(
     at: str, name: str, gang: str, kept: bool
 ) -> None:
-    """Every Volcano Job names it; in a TFJob it would leave the pods to a scheduler that may not be there."""
+    """Every Volcano Job names Volcano's scheduler, which may not exist in the cluster of a TFJob."""
     document = volcano()
     document["spec"].pop("schedulerName", None)
     spec = document["spec"]

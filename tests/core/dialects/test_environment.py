@@ -98,7 +98,7 @@ def test_refuses_first_job_whose_variable_exceeds_limit(form: str) -> None:
     (problem,) = refused.value.problems
     length = int(problem.message.split(" would have ")[1].split()[0])
     assert length > 131_071
-    assert length - longest(job) < 100  # one address more
+    assert length - longest(job) < 100  # one more address
 
 
 def test_linux_starts_program_with_longest_variable_allowed() -> None:
@@ -131,7 +131,7 @@ CONTAINER = "spec.tfReplicaSpecs.Worker.template.spec.containers[0]"
 
 
 def advice(container: Document, document: Document | None = None) -> list[tuple[str, str, str]]:
-    """Where, what and how to mend it, of a job with that container."""
+    """The path, message and hint of each warning about a job with that container."""
     found = document or v1(1)
     spec = found["spec"].get("tasks") or [found["spec"]["tfReplicaSpecs"]["Worker"]]
     spec[0]["template"] = {
@@ -170,7 +170,7 @@ def advice(container: Document, document: Document | None = None) -> list[tuple[
         ),
     ],
 )
-def test_reference_without_a_variable_is_warned_of(container: Document, place: str, told: str, hint: str) -> None:
+def test_warns_of_reference_without_variable(container: Document, place: str, told: str, hint: str) -> None:
     ((path, message, advised),) = advice(container)
     assert path == f"{CONTAINER}.{place}"
     assert told in message
@@ -199,11 +199,11 @@ def test_reference_without_a_variable_is_warned_of(container: Document, place: s
         {"args": ["$(A)"], "envFrom": [{"configMapRef": {"name": "settings"}}]},
     ],
 )
-def test_reference_with_a_variable_or_none_at_all(container: Document) -> None:
+def test_accepts_references_to_variables_and_texts_without_references(container: Document) -> None:
     assert advice(container) == []
 
 
-def test_variables_of_volcanos_plugins() -> None:
+def test_variables_of_volcano_plugins_are_known() -> None:
     volcano = documents.volcano()
     volcano["spec"]["plugins"] = {"env": [], "svc": []}
     name = volcano["spec"]["tasks"][0]["name"].upper()

@@ -1,4 +1,4 @@
-"""The annotations of a pipeline's policies: what they mean in every format, and what is said of wrong ones."""
+"""The annotations of a pipeline's policies: their meaning in every dialect, and the errors of invalid values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def said(document: Doc, fallback: Any = None, **more: str) -> Doc:
 
 
 @ALL
-def test_each_fallback_is_the_document_with_its_changes(document: Doc) -> None:
+def test_each_fallback_is_job_with_its_changes(document: Doc) -> None:
     given = [
         {"workers": 1},
         {"queue_name": "spot", "node_selector": {"pool": "spot"}, "tolerations": [{"key": "spot"}]},
@@ -76,7 +76,7 @@ def test_each_fallback_is_the_document_with_its_changes(document: Doc) -> None:
         ([{"resources": {"cpu": True}}], [("fallback[0].resources", "is not a list of resources")]),
     ],
 )
-def test_errors_name_their_place_in_the_list_of_fallbacks(fallback: Any, expected: list[tuple[str, str]]) -> None:
+def test_errors_name_position_in_list_of_fallbacks(fallback: Any, expected: list[tuple[str, str]]) -> None:
     found = errors(said(v1(), fallback, admission_timeout="10m"))
     places = [(AT.format("fallback") + where.removeprefix("fallback"), what) for where, what in expected]
     assert [one.path for one in found][: len(places)] == [where for where, _ in places]
@@ -84,7 +84,7 @@ def test_errors_name_their_place_in_the_list_of_fallbacks(fallback: Any, expecte
     assert all(one.hint for one in found)
 
 
-def test_other_mistakes_are_told_at_the_same_time() -> None:
+def test_other_mistakes_are_reported_at_same_time() -> None:
     document = changed(said(v1(), '[{"wrokers": 2}]', on_eviction="fal"), "spec.runPolicy.backoffLimit", "x")
     found = paths(errors(document))
     assert "spec.runPolicy.backoffLimit" in found
@@ -100,7 +100,7 @@ def test_other_mistakes_are_told_at_the_same_time() -> None:
         ({"fallback": '[{"workers": 1}]', "gang_scheduler": "kueue"}, "fallback", "remove it"),
     ],
 )
-def test_policies_are_checked(notes: dict[str, str], path: str, hint: str) -> None:
+def test_refuses_invalid_policies(notes: dict[str, str], path: str, hint: str) -> None:
     [found] = errors(said(v1(), **notes))
     assert found.path == AT.format(path)
     assert hint in found.hint
@@ -118,13 +118,13 @@ def test_policies_are_checked(notes: dict[str, str], path: str, hint: str) -> No
         (100, "100s"),
     ],
 )
-def test_any_time_that_an_argument_may_be_is_one_of_the_annotation(given: Any, written: str) -> None:
+def test_admission_timeout_of_argument_is_valid_annotation(given: Any, written: str) -> None:
     assert policy_annotations(admission_timeout=given, has_fallbacks=True) == {"tf-dist.dev/admission-timeout": written}
     assert parse_duration(written) == seconds_of(given)
 
 
 @pytest.mark.parametrize("given", ["soon", "", -1, True, float("inf"), float("nan"), [1]])
-def test_refuses_admission_timeouts_that_are_no_time(given: Any) -> None:
+def test_refuses_admission_timeouts_that_are_not_durations(given: Any) -> None:
     with pytest.raises(InvalidJob, match=r"admission_timeout: .* is not a duration"):
         policy_annotations(admission_timeout=given, has_fallbacks=True)
 
@@ -134,7 +134,7 @@ def test_warns_of_fallbacks_that_are_never_tried() -> None:
     assert paths(warnings(said(v1(), admission_timeout="10m"))) == [AT.format("admission-timeout")]
 
 
-def test_arguments_become_these_annotations() -> None:
+def test_arguments_become_annotations() -> None:
     assert policy_annotations(admission_timeout=600) == {}
     assert policy_annotations(
         fallback=[{"workers": 4}], on_eviction="fallback", on_preemption="requeue", admission_timeout=600

@@ -1,4 +1,4 @@
-"""Paths and hints."""
+"""Field paths and hints."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tf_dist.core.model.fieldpath import format_field_path, nearest_word, parse_
         ((), ""),
     ],
 )
-def test_paths(loc: tuple[str | int, ...], text: str):
+def test_formats_field_paths(loc: tuple[str | int, ...], text: str):
     assert format_field_path(loc) == text
     if loc and "" not in loc:
         assert parse_field_path(text) == loc
 
 
-def test_nearest():
+def test_suggests_nearest_word():
     assert nearest_word("Comand", ["command", "args"]) == "command"
     assert nearest_word("xyzzy", ["command", "args"]) == ""
     assert suggestion("comand", ["command", "args"], "see the docs") == "did you mean command?"
@@ -76,14 +76,14 @@ def test_nearest():
         (volcano(), "spec.minAvalable", 3, "unknown key", "did you mean minAvailable?"),
     ],
 )
-def test_the_shape_of_our_own_keys(document: Any, path: str, value: Any, message: str, hint: str):
+def test_reports_wrong_types_of_keys(document: Any, path: str, value: Any, message: str, hint: str):
     problem = only_error(changed(document, path, value))
     assert problem.path == path.replace(".0", "[0]").replace(".1", "[1]")
     assert message in problem.message
     assert hint in problem.hint
 
 
-def test_a_key_that_is_no_text():
+def test_refuses_keys_that_are_not_text():
     problem = only_error(changed(v1(), "spec", {**v1()["spec"], 7: "x"}))
     assert (problem.path, problem.hint) == ("spec[7]", 'write it in quotes: "7"')
     document = v1()
@@ -91,7 +91,7 @@ def test_a_key_that_is_no_text():
     assert "a key must be text, not the number 7" in [problem.message for problem in errors(document)]
 
 
-def test_all_problems_of_a_document_are_reported_at_once():
+def test_all_problems_of_document_are_reported_at_once():
     document = changed(v1(), "metadata.name", "My_Job")
     document = changed(document, "spec.tfReplicaSpecs.Worker.replicas", "3")
     document = changed(document, "spec.tfReplicaSpecs.Master", document["spec"]["tfReplicaSpecs"]["Chief"])
@@ -111,7 +111,7 @@ def test_all_problems_of_a_document_are_reported_at_once():
 
 
 @pytest.mark.parametrize("template", [..., [1]], ids=["missing", "a list"])
-def test_a_template_that_cannot_be_read_hides_nothing_else(template: object):
+def test_invalid_template_hides_no_other_problems(template: object):
     document = changed(volcano(), "spec.tasks.0.template", template)
     document = changed(document, "spec.policies", [{"event": "Nope", "action": "RestartJob", "timeout": "soon"}])
     document = changed(document, "spec.plugins", {"foo": []})

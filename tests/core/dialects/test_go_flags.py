@@ -1,4 +1,4 @@
-"""Go's flag package, case by case as its documentation and source have it."""
+"""Go's flag package, case by case as in its documentation and source."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KINDS = {"port": FlagKind.INT, "ps": FlagKind.TEXT, "quiet": FlagKind.BOOL}
         (["--port=1", "--"], {"port": "1"}),
     ],
 )
-def test_all_is_read(arguments: list[str], values: dict[str, str]):
+def test_parses_flags(arguments: list[str], values: dict[str, str]):
     assert parse_go_flags(arguments, KINDS) == ParsedFlags(values)
 
 
@@ -49,14 +49,14 @@ def test_all_is_read(arguments: list[str], values: dict[str, str]):
         (["--quiet", "true"], "is not a flag"),
     ],
 )
-def test_reading_stops_at_what_cannot_be_read_and_what_was_read_holds(bad: list[str], problem: str):
+def test_parsing_stops_at_invalid_flag_and_keeps_earlier_values(bad: list[str], problem: str):
     found = parse_go_flags(["--ps=servers", *bad, "--port=2223"], KINDS)
     assert (found.problem, found.unread) == (problem, ("--port=2223",))
     assert found.values["ps"] == "servers"
     assert "port" not in found.values
 
 
-def test_a_number_that_cannot_be_read_stops_too():
+def test_parsing_stops_at_invalid_number():
     found = parse_go_flags(["--port=no", "--ps=servers"], KINDS)
     assert (found.problem, found.unread, "ps" in found.values) == (
         "must be a whole number, not 'no'",
@@ -65,7 +65,7 @@ def test_a_number_that_cannot_be_read_stops_too():
     )
 
 
-def test_a_flag_without_its_value():
+def test_reports_flag_without_value():
     assert parse_go_flags(["--quiet", "--ps"], KINDS) == ParsedFlags({"quiet": "true"}, "--ps", "needs a value")
 
 
@@ -93,15 +93,15 @@ def test_a_flag_without_its_value():
         ("9" * 5000, None),
     ],
 )
-def test_numbers(text: str, value: int | None):
+def test_parses_numbers(text: str, value: int | None):
     assert parse_go_int(text) == value
 
 
 @pytest.mark.parametrize("text", ["1", "t", "T", "true", "TRUE", "True", "0", "f", "F", "false", "FALSE", "False"])
-def test_booleans(text: str):
+def test_parses_booleans(text: str):
     assert parse_go_bool(text) is (text[0] in "1tT")
 
 
 @pytest.mark.parametrize("text", ["", "yes", "tRUE", "on", "2"])
-def test_no_booleans(text: str):
+def test_refuses_invalid_booleans(text: str):
     assert parse_go_bool(text) is None

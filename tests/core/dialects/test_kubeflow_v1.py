@@ -1,4 +1,4 @@
-"""kubeflow.org/v1: defaults, rules, advice, and the job it means."""
+"""kubeflow.org/v1: defaults, validation, warnings, and the resulting job."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def minimal(**specs: Any) -> dict[str, Any]:
     return {**head, "spec": {"tfReplicaSpecs": listed}}
 
 
-def test_defaults_are_those_of_training_operator():
+def test_defaults_match_training_operator():
     document = defaulted(minimal(WORKER={}, ps={"replicas": None}))
     container = {"name": "tensorflow", "image": "tf", "ports": [{"name": "tfjob-port", "containerPort": 2222}]}
     group = {"replicas": 1, "restartPolicy": "Never", "template": {"spec": {"containers": [container]}}}
@@ -32,7 +32,7 @@ def test_defaults_are_those_of_training_operator():
     }
 
 
-def test_a_port_of_that_name_stays():
+def test_port_named_tfjob_port_is_kept():
     document = minimal(Worker={})
     ports = [{"name": "tfjob-port", "containerPort": 5000}]
     document = changed(document, f"{SPECS}.Worker.template.spec.containers.0.ports", ports)
@@ -43,14 +43,14 @@ def test_a_port_of_that_name_stays():
     )
 
 
-def test_defaulting_leaves_the_original_alone_and_is_done_once():
+def test_defaulting_is_idempotent_and_keeps_original_document():
     document = v1()
     once = defaulted(document)
     assert document == v1()
     assert defaulted(once) == once
 
 
-def test_the_job():
+def test_parses_job():
     job = parse(v1()).job
     assert job.key == JobKey("vision", "mnist")
     assert [(spec.name, spec.type, spec.role, spec.replicas, spec.container) for spec in job.replica_specs] == [
@@ -98,12 +98,12 @@ def test_restart_policies(policy: str):
     }
 
 
-def test_failed_workers_are_tolerated_with_dynamic_workers():
+def test_failed_workers_are_ignored_with_dynamic_workers():
     assert answers("Never", enableDynamicWorker=True)["1"] is Action.IGNORE
     assert answers("OnFailure", enableDynamicWorker=True)["1"] is Action.RESTART_POD
 
 
-def test_success_without_a_chief():
+def test_success_without_chief():
     all_workers = SuccessRule(type="worker")
     first = SuccessRule(type="worker", index=0)
     assert parse(minimal(Worker={"replicas": 2})).job.success == (first, all_workers)
@@ -111,7 +111,7 @@ def test_success_without_a_chief():
     assert parse(document).job.success == (all_workers,)
 
 
-def test_a_replica_type_is_a_text():
+def test_replica_type_must_be_text():
     document = minimal(Worker={})
     document["spec"]["tfReplicaSpecs"][7] = {"template": template()}
     assert defaulted(document)["spec"]["tfReplicaSpecs"].keys() == {"Worker", 7}
@@ -126,20 +126,20 @@ def test_tf_config_styles():
     assert parse(document).job.tf_config is TFConfigStyle.SPARSE
 
 
-def test_a_lone_dynamic_worker_has_no_tf_config_unless_others_may_come() -> None:
+def test_lone_dynamic_worker_has_tf_config_only_if_job_may_grow() -> None:
     document = changed(minimal(Worker={}), "spec.enableDynamicWorker", True)
     assert parse(document).job.tf_config is TFConfigStyle.NONE
     document["metadata"]["annotations"] = {"tf-dist.dev/max-workers": "3"}
     assert parse(document).job.tf_config is TFConfigStyle.SPARSE
 
 
-def test_annotations_say_what_v1_cannot():
+def test_annotations_set_services_and_suspension():
     document = changed(v1(), "metadata.annotations", {"tf-dist.dev/services": "per-job", "tf-dist.dev/suspend": "true"})
     job = parse(document).job
     assert (job.services, job.run_policy.suspend) == (ServiceStyle.PER_JOB, True)
 
 
-def test_a_job_of_multikueue_is_managed_elsewhere():
+def test_job_of_multikueue_is_managed_elsewhere():
     assert parse(changed(v1(), "spec.runPolicy.managedBy", "kueue.x-k8s.io/multikueue")).job.managed_elsewhere
     assert not parse(changed(v1(), "spec.runPolicy.managedBy", "kubeflow.org/training-operator")).job.managed_elsewhere
 
@@ -183,21 +183,21 @@ def test_a_job_of_multikueue_is_managed_elsewhere():
         ),
     ],
 )
-def test_rules(path: str, value: Any, where: str, message: str, hint: str):
+def test_validation_errors(path: str, value: Any, where: str, message: str, hint: str):
     problem = only_error(changed(v1(), path, value))
     assert problem.path == (where or path)
     assert message in problem.message
     assert hint in problem.hint
 
 
-def test_nothing_to_run_and_nothing_to_decide():
+def test_refuses_job_without_replicas_or_without_deciding_replica():
     assert "nothing would run" in only_error(minimal(Worker={"replicas": 0})).message
     assert "no replica decides" in only_error(minimal(Worker={"replicas": 0}, PS={})).message
     assert only_error(minimal()).path == SPECS
     assert parse(minimal(Chief={}, Worker={"replicas": 0})).job.success == (SuccessRule(type="chief"),)
 
 
-def test_a_generated_name_is_judged_with_its_five_characters():
+def test_generated_name_is_checked_with_five_characters():
     document = changed(v1(), "metadata", {"generateName": "train-"})
     assert parse(document).job.key == JobKey("default", "train-xxxxx")
     problem = only_error(changed(v1(), "metadata", {"generateName": "a" * 51 + "-"}))
@@ -207,11 +207,11 @@ def test_a_generated_name_is_judged_with_its_five_characters():
     )
 
 
-def test_the_longest_name_that_fits_does():
+def test_accepts_longest_name_that_fits():
     assert parse(changed(v1(), "metadata.name", "a" * 54)).job.key.name == "a" * 54
 
 
-def test_policies_where_v1_0_had_them_are_honoured_with_a_warning():
+def test_v1_0_policy_fields_are_used_with_warning():
     document = changed(v1(), "spec.runPolicy", ...)
     document["spec"] |= {
         "cleanPodPolicy": "All",
@@ -233,7 +233,7 @@ def test_policies_where_v1_0_had_them_are_honoured_with_a_warning():
     assert read(document) == parsed.job
 
 
-def test_the_same_value_in_both_places_is_only_told():
+def test_equal_policy_in_both_fields_is_only_a_warning():
     assert paths(warnings(changed(v1(), "spec.backoffLimit", 4))) == ["spec.backoffLimit"]
 
 
@@ -273,7 +273,7 @@ def test_the_same_value_in_both_places_is_only_told():
         ),
     ],
 )
-def test_advice(path: str, value: Any, where: str, message: str):
+def test_warnings(path: str, value: Any, where: str, message: str):
     (found,) = warnings(changed(v1(), path, value))
     assert found.path == where
     assert message in found.message
@@ -320,17 +320,17 @@ def test_accepts_lone_master() -> None:
     assert warnings(minimal(Master={})) == []
 
 
-def test_restarts_by_exit_code_need_pods_that_never_restart():
+def test_exit_code_policy_accepts_pods_that_never_restart():
     assert not warnings(changed(v1(), f"{SPECS}.Chief.template.spec.restartPolicy", "Never"))
 
 
-def test_a_job_of_servers_alone_never_succeeds():
+def test_warns_of_job_that_never_succeeds():
     parsed = parse(minimal(Evaluator={}))
     assert paths(list(parsed.warnings)) == [SPECS]
     assert parsed.job.success == ()
 
 
-def test_suspending():
+def test_suspend_patch():
     assert suspend_patch(v1(), True) == {"spec": {"runPolicy": {"suspend": True}}}
     assert suspend_patch(v1(), False) == {"spec": {"runPolicy": {"suspend": False}}}
     annotated = changed(v1(), "metadata.annotations", {"tf-dist.dev/suspend": "true"})
@@ -340,7 +340,7 @@ def test_suspending():
     }
 
 
-def test_reading_passes_over_unknown_keys_but_not_over_nonsense():
+def test_stored_job_may_have_unknown_keys_but_no_invalid_values():
     document = changed(v1(), "spec.newKey", 1)
     document = changed(document, f"{SPECS}.Worker.template.spec.containers.0.comand", ["x"])
     assert read(document).replica_specs[2].replicas == 3
@@ -356,6 +356,6 @@ def test_reading_passes_over_unknown_keys_but_not_over_nonsense():
             read(changed(v1(), path, value))
 
 
-def test_many_mistakes_in_one_group():
+def test_reports_many_mistakes_in_one_replica_type():
     document = minimal(Worker={"replicas": "2", "restartPolicy": "No", "x": 1})
     assert paths(errors(document)) == [f"{SPECS}.Worker.replicas", f"{SPECS}.Worker.restartPolicy", f"{SPECS}.Worker.x"]

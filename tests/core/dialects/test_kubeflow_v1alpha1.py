@@ -1,4 +1,4 @@
-"""kubeflow.org/v1alpha1: defaults, rules, and the job it means."""
+"""kubeflow.org/v1alpha1: defaults, validation, and the resulting job."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tf_dist.core.model.job import Action, CleanPodPolicy, Event, ReplicaSpec, R
 SPECS = "spec.replicaSpecs"
 
 
-def test_defaults_are_those_of_the_original():
+def test_defaults_match_original_operator():
     document = changed(v1alpha1(), SPECS, [{"template": template()}, {"tfReplicaType": "PS", "replicas": 2}])
     assert defaulted(document)["spec"] == {
         "tfImage": "tensorflow/tensorflow:1.3.0",
@@ -26,7 +26,7 @@ def test_defaults_are_those_of_the_original():
     }
 
 
-def test_the_job():
+def test_parses_job():
     job = parse(v1alpha1()).job
     assert [(spec.name, spec.type, spec.role, spec.replicas) for spec in job.replica_specs] == [
         ("MASTER", "master", Role.MASTER, 1),
@@ -42,7 +42,7 @@ def test_the_job():
     assert warnings(v1alpha1()) == []
 
 
-def test_a_parameter_server_without_a_program_runs_the_standard_one():
+def test_parameter_server_without_program_gets_standard_image():
     servers = parse(v1alpha1()).job.replica_specs[2]
     assert servers.server_image == "tensorflow/tensorflow:1.3.0"
     document = changed(v1alpha1(), "spec.tfImage", "tensorflow/tensorflow:1.8.0")
@@ -76,11 +76,11 @@ def action(spec: ReplicaSpec, index: int, code: int | None, oom: bool = False) -
         (244, True, Action.FAIL_JOB),
     ],
 )
-def test_exit_codes_of_the_chief(code: int | None, oom: bool, expected: Action):
+def test_exit_codes_of_chief(code: int | None, oom: bool, expected: Action):
     assert action(parse(v1alpha1()).job.replica_specs[0], 0, code, oom) is expected
 
 
-def test_only_the_chief_can_fail_the_job():
+def test_only_chief_can_fail_job():
     document = changed(v1alpha1(), "spec.terminationPolicy", {"chief": {"replicaName": "WORKER", "replicaIndex": 1}})
     job = parse(document).job
     workers = job.replica_specs[1]
@@ -89,7 +89,7 @@ def test_only_the_chief_can_fail_the_job():
     assert action(job.replica_specs[0], 0, 1) is Action.RESTART_POD
 
 
-def test_the_runtime_id_is_short_and_always_the_same():
+def test_runtime_id_is_short_and_stable():
     one = parse(v1alpha1()).job.runtime_id
     assert re.fullmatch("[a-z0-9]{4}", one)
     assert parse(v1alpha1()).job.runtime_id == one
@@ -101,14 +101,12 @@ def test_the_runtime_id_is_short_and_always_the_same():
 @pytest.mark.parametrize(
     ("uid", "own", "written"), [(None, None, False), ("u", None, True), ("u", "ab12", False), (None, "ab12", False)]
 )
-def test_the_runtime_id_is_written_into_a_stored_job_that_has_none(
-    uid: str | None, own: str | None, written: bool
-) -> None:
+def test_runtime_id_is_written_into_stored_job_without_it(uid: str | None, own: str | None, written: bool) -> None:
     job = read(changed(changed(v1alpha1(), "metadata.uid", uid), "spec.RuntimeId", own))
     assert job.spec_defaults == ({"RuntimeId": job.runtime_id} if written else {})
 
 
-def test_fork_fields():
+def test_parses_fields_of_dragon():
     document = v1alpha1()
     document["spec"] |= {
         "min-instance": 1,
@@ -136,7 +134,7 @@ def test_fork_fields():
         (1, ["--num_batches=1"], "1 batch is fewer than the 2 workers"),
     ],
 )
-def test_a_total_of_batches_that_reaches_no_worker_is_warned_of(total: int, arguments: list[str], message: str) -> None:
+def test_warns_of_unusable_total_number(total: int, arguments: list[str], message: str) -> None:
     document = changed(v1alpha1(), f"{SPECS}.1.template.spec.containers.0.args", arguments)
     found = warnings(changed(document, "spec.total-number", total))
     assert [problem.path for problem in found] == ["spec.total-number"] * bool(message)
@@ -173,7 +171,7 @@ def test_a_total_of_batches_that_reaches_no_worker_is_warned_of(total: int, argu
         ("metadata.name", "9lives", "metadata.name", "must start with a letter", "lives"),
     ],
 )
-def test_rules(path: str, value: Any, where: str, message: str, hint: str):
+def test_validation_errors(path: str, value: Any, where: str, message: str, hint: str):
     found = errors(changed(v1alpha1(), path, value))
     problem = next(problem for problem in found if where in ("", problem.path))
     assert message in problem.message
@@ -181,7 +179,7 @@ def test_rules(path: str, value: Any, where: str, message: str, hint: str):
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_a_runtime_id_must_leave_room_for_the_names_of_services(replicas: int):
+def test_runtime_id_is_limited_by_length_of_service_names(replicas: int):
     specs = [{"template": template(), "replicas": replicas, "tfReplicaType": "WORKER"}]
     chief = {"chief": {"replicaName": "WORKER", "replicaIndex": 0}}
     longest = 63 - len(f"{v1alpha1()['metadata']['name']}-worker--{replicas - 1}")
@@ -192,7 +190,7 @@ def test_a_runtime_id_must_leave_room_for_the_names_of_services(replicas: int):
     assert "would have 64 characters" in problem.message
 
 
-def test_the_chief_must_exist():
+def test_chief_must_exist():
     document = changed(v1alpha1(), SPECS, v1alpha1()["spec"]["replicaSpecs"][1:])
     problem = only_error(document)
     assert problem.path == "spec.terminationPolicy.chief.replicaName"
@@ -200,20 +198,20 @@ def test_the_chief_must_exist():
     assert "WORKER, PS" in problem.hint
 
 
-def test_a_type_may_be_there_once():
+def test_replica_types_must_be_unique():
     document = v1alpha1()
     document["spec"]["replicaSpecs"].append({"tfReplicaType": "PS"})
     document["spec"]["replicaSpecs"].append({"template": template()})
     assert paths(errors(document)) == [f"{SPECS}[3].tfReplicaType", f"{SPECS}[4].tfReplicaType"]
 
 
-def test_bounds_that_contradict_each_other():
+def test_refuses_contradicting_worker_bounds():
     document = v1alpha1()
     document["spec"] |= {"min-instance": 3, "max-instance": 2}
     assert "spec.min-instance" in paths(errors(document))
 
 
-def test_a_job_may_have_as_many_workers_as_its_bounds_say():
+def test_accepts_workers_equal_to_both_bounds():
     document = v1alpha1()
     document["spec"] |= {"min-instance": 2, "max-instance": 2}
     job = parse(document).job
@@ -221,17 +219,17 @@ def test_a_job_may_have_as_many_workers_as_its_bounds_say():
     assert (workers.replicas, workers.min_replicas, workers.max_replicas) == (2, 2, 2)
 
 
-def test_tensorboard_is_not_started():
+def test_warns_that_tensorboard_is_not_started():
     assert paths(warnings(changed(v1alpha1(), "spec.tensorboard", {"logDir": "/logs"}))) == ["spec.tensorboard"]
 
 
 @pytest.mark.parametrize(("key", "value"), [("batch-size", 32), ("modelName", "resnet")])
-def test_warns_of_fields_of_dragon_that_are_not_used(key: str, value: Any) -> None:
+def test_warns_of_unused_fields_of_dragon(key: str, value: Any) -> None:
     (found,) = warnings(changed(v1alpha1(), f"spec.{key}", value))
     assert (found.path, "is not used" in found.message) == (f"spec.{key}", True)
 
 
-def test_suspending_is_an_annotation():
+def test_suspending_sets_annotation():
     assert suspend_patch(v1alpha1(), True) == {"metadata": {"annotations": {"tf-dist.dev/suspend": "true"}}}
     assert suspend_patch(v1alpha1(), False) == {"metadata": {"annotations": {"tf-dist.dev/suspend": None}}}
     assert parse(changed(v1alpha1(), "metadata.annotations", {"tf-dist.dev/suspend": "true"})).job.run_policy.suspend

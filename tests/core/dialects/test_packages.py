@@ -1,4 +1,4 @@
-"""Packages that pods install at their start: what the document becomes, and what the script does."""
+"""Packages that pods install when they start: the changes of the document, and the script."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def wheel(folder: Path, name: str, version: str) -> None:
 
 
 def installed(folder: Path, *packages: str) -> subprocess.CompletedProcess[str]:
-    """What the init container does, in a folder instead of its volume, with the wheels in ``folder`` as the index."""
+    """Runs the init container's script in a folder instead of its volume. The wheels in ``folder`` are the index."""
     _, _, script, *words = pod(with_packages(JOB.to_dict(), packages))["initContainers"][0]["command"]
     environment = {
         "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
@@ -45,7 +45,7 @@ def installed(folder: Path, *packages: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
-def test_every_pod_installs_packages_into_a_volume_of_its_own() -> None:
+def test_every_pod_installs_packages_into_its_own_volume() -> None:
     document = with_packages(JOB.to_dict(), packages_of(JOB.to_dict()))
     assert "annotations" not in document["metadata"]
     for kind in ("Worker", "PS"):
@@ -59,7 +59,7 @@ def test_every_pod_installs_packages_into_a_volume_of_its_own() -> None:
     assert with_packages(document, ["other"]) == with_packages(JOB.to_dict(), ["other"])
 
 
-def test_the_path_and_the_index_of_the_container_hold() -> None:
+def test_keeps_pythonpath_and_index_of_container() -> None:
     variables = {"PYTHONPATH": "/lib", "PIP_INDEX_URL": "https://index", "https_proxy": "http://proxy", "SEED": "1"}
     spec = pod(with_packages(JOB.replace(env_vars=variables).to_dict(), ["tiny"]))
     (init,), (container,) = spec["initContainers"], spec["containers"]
@@ -68,14 +68,14 @@ def test_the_path_and_the_index_of_the_container_hold() -> None:
 
 
 @pytest.mark.parametrize("package", ["-rrequirements.txt", "--index-url=x", "a;b", "a'", "../a", "a=="])
-def test_what_is_no_package_is_refused(package: str) -> None:
+def test_refuses_invalid_packages(package: str) -> None:
     with pytest.raises(InvalidJob, match="is not a package"):
         _ = JOB.replace(annotations={"tf-dist.dev/packages": package}).job
     with pytest.raises(InvalidJob, match=r"packages\[1\]: .* is not a package"):
         TFJob("mnist", image="tf", packages=["tiny", package])
 
 
-def test_each_wrong_package_of_a_document_is_named() -> None:
+def test_each_invalid_package_of_document_is_named() -> None:
     with pytest.raises(InvalidJob) as told:
         _ = JOB.replace(annotations={"tf-dist.dev/packages": "tiny a;b small==1 c=="}).job
     assert [(one.path, one.message) for one in told.value.problems] == [
@@ -84,17 +84,17 @@ def test_each_wrong_package_of_a_document_is_named() -> None:
     ]
 
 
-def test_replace_exchanges_the_packages() -> None:
+def test_replace_exchanges_packages() -> None:
     assert packages_of(JOB.replace(packages=["small==2"]).to_dict()) == ("small==2",)
     assert packages_of(JOB.replace(workers=3).to_dict()) == packages_of(JOB.to_dict())
     with pytest.raises(InvalidJob, match=r"packages: must be a list of texts, not 'small'"):
         JOB.replace(packages="small")
 
 
-def test_what_is_installed_can_be_imported(tmp_path: Path) -> None:
+def test_installed_packages_can_be_imported(tmp_path: Path) -> None:
     for name in ("tiny", "small"):
         wheel(tmp_path, name, "1.0")
-    for _ in range(2):  # a node that boots again runs it again, in the same volume
+    for _ in range(2):  # a rebooted node runs the script again in the same volume
         done = installed(tmp_path, "tiny==1.0", "small")
         assert done.returncode == 0, done.stderr
     shown = "import tiny, small; print(tiny.__file__)"
@@ -103,8 +103,8 @@ def test_what_is_installed_can_be_imported(tmp_path: Path) -> None:
     assert found.stdout.startswith(str(tmp_path / "volume"))
 
 
-def test_image_keeps_what_it_has(tmp_path: Path) -> None:
-    """A package that is there already is not installed, and one of another version is not removed from the image."""
+def test_packages_of_image_are_neither_reinstalled_nor_removed(tmp_path: Path) -> None:
+    """Packages of the image are not installed again, and installing another version does not remove them."""
     wheel(tmp_path, "iniconfig", "9.9")
     before = distributions.version("iniconfig")
     assert installed(tmp_path, "pytest").returncode == 0
@@ -117,7 +117,7 @@ def test_image_keeps_what_it_has(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", "import iniconfig; iniconfig.IniConfig"], check=True)
 
 
-def test_the_error_names_the_package_that_failed(tmp_path: Path) -> None:
+def test_error_names_package_that_failed(tmp_path: Path) -> None:
     wheel(tmp_path, "tiny", "1.0")
     done = installed(tmp_path, "tiny", "absent==9")
     assert done.returncode == 1

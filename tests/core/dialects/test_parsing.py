@@ -1,4 +1,4 @@
-"""Properties of reading: it never fails in another way than it says, and both ways of reading agree."""
+"""Properties of parsing: only documented errors are raised, and both parsers agree."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def places(value: Any, way: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 @st.composite
 def mutated(draw: st.DrawFn) -> Doc:
-    """A valid document with up to three of its nodes removed, replaced, or given a key more."""
+    """A valid document in which up to three nodes are removed, replaced or extended."""
     document = draw(st.sampled_from(ALL))()
     for _ in range(draw(st.integers(0, 3))):
         way = draw(st.sampled_from([place for place in places(document) if place]))
@@ -119,7 +119,7 @@ def test_parse_and_read_agree(document: Doc):
 
 @given(mutated())
 @thorough(150)
-def test_defaults_are_given_once_and_mean_nothing_new(document: Doc):
+def test_defaulting_is_idempotent_and_keeps_parsed_job(document: Doc):
     job = attempt_read(document)
     if job is not None:
         once = defaulted(document)
@@ -129,7 +129,7 @@ def test_defaults_are_given_once_and_mean_nothing_new(document: Doc):
 
 @given(mutated(), st.booleans())
 @thorough(150)
-def test_converting_gives_a_valid_document_or_says_why_not(document: Doc, strict: bool):
+def test_conversion_yields_valid_document_or_error(document: Doc, strict: bool):
     try:
         converted = convert(document, strict=strict)
     except InvalidJob:
@@ -139,14 +139,14 @@ def test_converting_gives_a_valid_document_or_says_why_not(document: Doc, strict
 
 @given(mutated(), st.booleans())
 @thorough(60)
-def test_a_suspended_job_is_suspended(document: Doc, suspend: bool):
+def test_suspend_patch_sets_suspend(document: Doc, suspend: bool):
     if attempt(document) is None:
         return
     patched = merged(document, suspend_patch(document, suspend))
     assert read(patched).run_policy.suspend is suspend
 
 
-def test_a_document_of_an_earlier_version_is_run_and_says_what_that_changes():
+def test_earlier_api_version_is_accepted_with_warnings():
     document = {**v1(), "apiVersion": "kubeflow.org/v1beta2"}
     document["spec"]["tfReplicaSpecs"]["Worker"]["restartPolicy"] = "ExitCode"
     found = {problem.path: problem.message for problem in parse(document).warnings}
@@ -154,7 +154,7 @@ def test_a_document_of_an_earlier_version_is_run_and_says_what_that_changes():
     assert "from 128 up" in found["spec.tfReplicaSpecs.Worker.restartPolicy"]
 
 
-def test_a_document_that_contains_itself_ends():
+def test_parser_terminates_on_document_that_contains_itself():
     document = ALL[0]()
     document["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["self"] = document
     attempt(document)
@@ -187,9 +187,9 @@ def test_reader_of_stored_documents_requires_a_container(document: Any, template
     [(v1, "spec.tfReplicaSpecs.PS", 4), (v1alpha1, "spec.replicaSpecs.1", 1), (volcano, "spec.tasks.1", 1)],
     ids=["v1", "v1alpha1", "volcano"],
 )
-def test_a_job_has_no_more_pods_than_one_type_may_have(document: Any, path: str, others: int, load: Any):
+def test_job_is_limited_to_100000_pods(document: Any, path: str, others: int, load: Any):
     for count, refused in ((MAX_REPLICAS - others, False), (MAX_REPLICAS - others + 1, True)):
-        with pytest.raises(InvalidJob) as caught:  # other limits are lower, as that of the environment
+        with pytest.raises(InvalidJob) as caught:  # other limits are lower, such as the limit of the environment
             load(changed(document(), f"{path}.replicas", count))
         assert ("with it the job has more than 100000 pods" in str(caught.value)) is refused
 
@@ -214,7 +214,7 @@ GROUP = {"replicas": 1, "template": v1()["spec"]["tfReplicaSpecs"]["Worker"]["te
         (volcano, "spec.plugins", {f"x{number}": [] for number in range(MANY)}),
     ],
 )
-def test_reader_of_stored_documents_stops_at_the_first_hundred_problems(document: Any, path: str, value: Any):
+def test_reader_of_stored_documents_stops_after_100_problems(document: Any, path: str, value: Any):
     """Other tenants wait while a controller reads a document."""
     with pytest.raises(InvalidJob) as caught:
         read(changed(document(), path, value))

@@ -1,4 +1,4 @@
-"""What an API server refuses of a pod, one mistake a template, each with one error at its place and a hint."""
+"""What an API server refuses in a pod: one mistake for each template, reported with its path and a hint."""
 
 from __future__ import annotations
 
@@ -345,7 +345,7 @@ REQUIRED_FIELDS_OF_CONTAINERS: list[tuple[dict[str, Any], str]] = [
         *(({}, container, f"containers[0].{path}") for container, path in REQUIRED_FIELDS_OF_CONTAINERS),
     ],
 )
-def test_says_which_field_is_missing_and_what_to_add(spec: dict[str, Any], container: dict[str, Any], path: str):
+def test_missing_field_is_reported_with_hint(spec: dict[str, Any], container: dict[str, Any], path: str):
     problems = {problem.path: problem for problem in errors(with_pod(spec, container))}
     assert problems[f"{AT}.spec.{path}"].hint.startswith("add ")
 
@@ -413,7 +413,7 @@ TAKEN_CONTAINERS: list[dict[str, Any]] = [
     ("spec", "container"),
     [*((spec, {"volumeMounts": []}) for spec in TAKEN_SPECS), *(({}, container) for container in TAKEN_CONTAINERS)],
 )
-def test_accepts_what_an_api_server_takes(spec: dict[str, Any], container: dict[str, Any]):
+def test_accepts_what_api_server_accepts(spec: dict[str, Any], container: dict[str, Any]):
     assert not parse(with_pod(spec, container)).warnings
 
 
@@ -427,7 +427,7 @@ def test_accepts_what_an_api_server_takes(spec: dict[str, Any], container: dict[
         ({"limits": {"cpu": "2"}}, {"requests": {"cpu": 1}}, ""),
     ],
 )
-def test_requests_of_a_pod_cover_those_of_its_containers(pod: dict[str, Any], container: dict[str, Any], told: str):
+def test_pod_requests_must_cover_container_requests(pod: dict[str, Any], container: dict[str, Any], told: str):
     document = with_pod({"resources": pod}, {"volumeMounts": [], "resources": container})
     if told:
         problem = only_error(document)
@@ -437,11 +437,11 @@ def test_requests_of_a_pod_cover_those_of_its_containers(pod: dict[str, Any], co
         parse(document)
 
 
-def test_warns_in_a_cluster_of_what_only_an_api_server_takes():
+def test_lenient_parse_warns_of_pod_mistakes():
     document = with_pod({}, {"volumeMounts": [{"name": "data", "mountPath": "data"}]})
     assert paths(parse(document, strict=False).warnings) == [f"{AT}.spec.containers[0].volumeMounts[0].mountPath"]
     assert only_error(document).path == f"{AT}.spec.containers[0].volumeMounts[0].mountPath"
 
 
-def test_keys_that_other_versions_have_are_known():
+def test_keys_of_other_kubernetes_versions_are_known():
     assert not warnings(with_pod({"schedulingGroup": {}}, {}))

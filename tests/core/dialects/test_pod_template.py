@@ -1,4 +1,4 @@
-"""Checks of pod templates, with the exact place of each mistake.
+"""Checks of pod templates, with the path of each mistake.
 
 The lists of known keys are those of Kubernetes.
 """
@@ -119,7 +119,7 @@ def with_sidecar(**keys: Any) -> dict[str, Any]:
         ({"workingDir": 7}, f"{C}.workingDir", "must be text", '"7"'),
     ],
 )
-def test_a_mistake_in_a_container(container: dict[str, Any], path: str, message: str, hint: str):
+def test_reports_mistake_in_container(container: dict[str, Any], path: str, message: str, hint: str):
     problem = only_error(with_container(**container))
     assert problem.path == path
     assert message in problem.message
@@ -154,42 +154,42 @@ def test_a_mistake_in_a_container(container: dict[str, Any], path: str, message:
         ({"initContainers": [{"name": "Fetch_it", "image": "x"}]}, "initContainers[0].name", "lower-case", "fetch-it"),
     ],
 )
-def test_a_mistake_in_a_pod(spec: dict[str, Any], path: str, message: str, hint: str):
+def test_reports_mistake_in_pod(spec: dict[str, Any], path: str, message: str, hint: str):
     problem = only_error(with_template(template(**spec)))
     assert problem.path == f"{AT}.spec.{path}"
     assert message in problem.message
     assert hint in problem.hint
 
 
-def test_a_container_without_a_name_is_told_once():
+def test_container_without_name_is_reported_once():
     pod = template()
     pod["spec"]["containers"].append({"image": "x"})
     assert only_error(with_template(pod)).path == f"{AT}.spec.containers[1].name"
 
 
-def test_labels_are_texts():
+def test_labels_must_be_text():
     problem = only_error(with_template({**template(), "metadata": {"labels": {"version": 1.5}}}))
     assert (problem.path, problem.hint) == (f"{AT}.metadata.labels.version", 'write it in quotes: "1.5"')
 
 
 @pytest.mark.parametrize("value", [7, "x", []])
-def test_a_template_is_a_mapping(value: Any):
+def test_template_must_be_mapping(value: Any):
     assert only_error(with_template(value)).path == AT
 
 
 @pytest.mark.parametrize("pod", [{}, {"spec": {}}, {"spec": {"containers": []}}, {"spec": {"containers": None}}])
-def test_a_pod_needs_a_container(pod: dict[str, Any]):
+def test_pod_needs_container(pod: dict[str, Any]):
     problem = only_error(with_template(pod))
     assert problem.path == (f"{AT}.spec.containers" if "spec" in pod else f"{AT}.spec")
 
 
 @pytest.mark.parametrize("pod", [{"metadata": {"labels": {"a": "b"}}}, {"spec": {"nodeSelector": {"pool": "servers"}}}])
-def test_the_standard_server_of_v1alpha1_brings_its_own_container(pod: dict[str, Any]):
+def test_standard_server_of_v1alpha1_has_its_own_container(pod: dict[str, Any]):
     server = parse(changed(v1alpha1(), "spec.replicaSpecs.2.template", pod)).job.replica_specs[2]
     assert (server.template, bool(server.server_image)) == (pod, True)
 
 
-def test_containers_in_the_wrong_place_are_seen():
+def test_reports_containers_outside_spec():
     problem = only_error(with_template(template()["spec"]))
     assert (problem.path, problem.hint) == (f"{AT}.spec", "move containers (and the keys next to it) under spec")
 
@@ -197,7 +197,7 @@ def test_containers_in_the_wrong_place_are_seen():
 @pytest.mark.parametrize(
     ("one", "other"), [({}, {}), ({}, {"protocol": "TCP"}), ({"protocol": "UDP"}, {"protocol": "UDP"})]
 )
-def test_two_containers_of_a_pod_cannot_share_a_port(one: dict[str, Any], other: dict[str, Any]):
+def test_containers_of_pod_cannot_share_port(one: dict[str, Any], other: dict[str, Any]):
     document = with_sidecar(ports=[{"containerPort": 2222, **one}])
     ports = [{"name": "tfjob-port", "containerPort": 2222, **other}]
     document = changed(document, f"{AT}.spec.containers.0.ports", ports)
@@ -206,18 +206,18 @@ def test_two_containers_of_a_pod_cannot_share_a_port(one: dict[str, Any], other:
     assert "'tensorflow'" in problem.message
 
 
-def test_another_protocol_is_another_port():
+def test_containers_may_share_port_with_different_protocols():
     document = with_sidecar(ports=[{"containerPort": 80, "protocol": "UDP"}])
     assert not warnings(changed(document, f"{AT}.spec.containers.0.ports", [{"containerPort": 80}]))
 
 
-def test_an_unknown_key_far_from_all_known_ones_is_only_told():
+def test_unknown_key_without_similar_key_is_only_a_warning():
     """Kubernetes adds keys with every release."""
     found = warnings(with_container(quantumEntanglement=True))
     assert paths(found) == [f"{C}.quantumEntanglement"]
 
 
-def test_replicas_on_the_hosts_network_share_a_port():
+def test_warns_of_replicas_that_share_port_of_host_network():
     pod = template(hostNetwork=True)
     pod["spec"]["containers"][0]["ports"] = [{"containerPort": 2222}]
     document = changed(v1(), "spec.tfReplicaSpecs.Worker.template", pod)
@@ -225,7 +225,7 @@ def test_replicas_on_the_hosts_network_share_a_port():
     assert not warnings(with_template(pod)), "one chief has no other replica to share with"
 
 
-# Beside the checkout, where there is one.
+# Next to the checkout, if it exists there.
 SCHEMA = Path(__file__).parents[4] / "shared" / "argo" / "workflow-schema.json"
 KINDS = (
     "PodSpec",

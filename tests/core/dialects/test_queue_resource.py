@@ -1,4 +1,4 @@
-"""Documents of queues: what they mean, and what is said of wrong ones."""
+"""Queue documents: their meaning, and the errors of invalid ones."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def warnings(written: dict[str, Any]) -> list[str]:
     return [str(problem) for problem in parse_queue(written).warnings]
 
 
-def test_everything_that_can_be_said() -> None:
+def test_parses_every_field() -> None:
     quotas = {GPU: {"nominal": 4, "borrowingLimit": "2", "lendingLimit": 1}, "memory": {"nominal": "1.5Gi"}}
     selector = {
         "matchLabels": {"team": "vision"},
@@ -76,17 +76,17 @@ def test_everything_that_can_be_said() -> None:
     assert parse_queue(written).warnings == ()
 
 
-def test_a_queue_need_say_nothing_but_its_name() -> None:
+def test_queue_needs_only_a_name() -> None:
     assert parse_queue(document()).queue == Queue(name="vision")
 
 
-def test_the_api_servers_own_keys_are_no_mistakes() -> None:
+def test_accepts_keys_of_api_server() -> None:
     stored = {**document(weight=2), "status": {"pending": 1}}
     stored["metadata"] = {"name": "vision", "uid": "u", "resourceVersion": "1", "managedFields": [], "generation": 1}
     assert parse_queue(stored).queue == read_queue(stored) == Queue(name="vision", weight=2)
 
 
-def test_all_problems_at_once_with_their_places_and_ways_out() -> None:
+def test_reports_all_problems_with_paths_and_hints() -> None:
     written = document(
         "Vision",
         parant="research",
@@ -135,11 +135,11 @@ def test_all_problems_at_once_with_their_places_and_ways_out() -> None:
         ({"apiVersion": "tf-dist.dev/v1alpha1", "kind": "Queue", "metadata": {"name": "a"}}, "spec: is required"),
     ],
 )
-def test_what_is_wrong_is_said(written: dict[str, Any], told: str) -> None:
+def test_refuses_invalid_queues(written: dict[str, Any], told: str) -> None:
     assert any(told in text for text in problems(written)), problems(written)
 
 
-def test_no_selector_and_an_empty_one_are_not_the_same_document() -> None:
+def test_empty_selector_differs_from_missing_selector() -> None:
     for read in (lambda written: parse_queue(written).queue, read_queue):
         assert read(document()).namespace_selector is None
         assert read(document(namespaceSelector=None)).namespace_selector is None
@@ -182,7 +182,7 @@ def expression(**rule: Any) -> dict[str, Any]:
         ({"matchExpressions": [{"key": "a", "operator": "Exists"}] * 65}, "has 65 entries; 64 are allowed"),
     ],
 )
-def test_a_selector_that_is_wrong_opens_no_queue_that_is_stored_either(selector: Any, told: str) -> None:
+def test_refuses_invalid_selectors_in_new_and_stored_queues(selector: Any, told: str) -> None:
     written = document(namespaceSelector=selector)
     assert any(told in text for text in problems(written)), problems(written)
     with pytest.raises(InvalidQueue) as stored:
@@ -190,14 +190,14 @@ def test_a_selector_that_is_wrong_opens_no_queue_that_is_stored_either(selector:
     assert any(told in str(problem) for problem in stored.value.problems)
 
 
-def test_a_selector_has_up_to_64_rules() -> None:
+def test_selector_has_at_most_64_rules() -> None:
     rules = {"matchExpressions": [{"key": "a", "operator": "Exists"}] * 64}
     assert warnings(document(namespaceSelector=rules)) == []
     rules["matchExpressions"] *= 2
     assert "64" in problems(document(namespaceSelector=rules))[0]
 
 
-def test_all_that_is_wrong_with_a_selector_is_said_at_once() -> None:
+def test_reports_all_problems_of_selector_at_once() -> None:
     rules = [{"key": "a b", "operator": "Is"}, {"key": "a", "operator": "In", "values": ["?"]}, {"operator": "Exists"}]
     found = problems(document(weight=0, namespaceSelector={"matchLabels": {"?": "!"}, "matchExpressions": rules}))
     assert sorted(text.split(": ")[0] for text in found) == [
@@ -211,7 +211,7 @@ def test_all_that_is_wrong_with_a_selector_is_said_at_once() -> None:
     ]
 
 
-def test_limits_that_change_nothing_are_told() -> None:
+def test_warns_of_fields_without_effect() -> None:
     alone = document(quotas={"cpu": {"nominal": 1, "borrowingLimit": 1}})
     assert ["spec.quotas.cpu.borrowingLimit: has no effect" in text for text in warnings(alone)] == [True]
     generous = document(parent="p", quotas={"cpu": {"nominal": 1, "lendingLimit": 2}})
@@ -221,17 +221,17 @@ def test_limits_that_change_nothing_are_told() -> None:
     assert ["are not namespaced" in text for text in warnings(placed)] == [True]
 
 
-def test_a_cluster_may_know_keys_and_resources_that_we_do_not() -> None:
+def test_stored_queue_may_have_unknown_keys_and_resources() -> None:
     stored = document("team.a", newer=1, quotas={"gpu": {"nominal": 1, "newer": 2}})
     assert read_queue(stored) == Queue(name="team.a", quotas={"gpu": Quota(nominal=Decimal(1))})
 
 
-def test_a_stored_queue_that_means_nothing_is_refused_as_an_invalid_document() -> None:
+def test_invalid_stored_queue_raises_invalid_job() -> None:
     with pytest.raises(InvalidJob):
         read_queue(document(weight="two"))
 
 
-def test_which_documents_are_queues() -> None:
+def test_recognizes_queue_documents() -> None:
     assert is_queue(document())
     assert is_queue({"kind": "Queue"})
     assert not is_queue({"kind": "Queue", "apiVersion": "scheduling.volcano.sh/v1beta1"})
@@ -239,7 +239,7 @@ def test_which_documents_are_queues() -> None:
     assert not is_queue(["Queue"])
 
 
-def test_queues_that_are_each_others_parents_are_a_mistake_and_an_unknown_parent_is_told() -> None:
+def test_refuses_cycle_of_parents_and_warns_of_unknown_parent() -> None:
     queues = [Queue(name="a", parent="b"), Queue(name="b", parent="a"), Queue(name="c", parent="a")]
     found = list(check_together(queues))
     assert [(position, warning) for position, _, warning in found] == [(0, False), (1, False)]
@@ -248,7 +248,7 @@ def test_queues_that_are_each_others_parents_are_a_mistake_and_an_unknown_parent
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.name)
-def test_the_examples_are_in_order(path: Path) -> None:
+def test_examples_are_valid(path: Path) -> None:
     parsed = [parse_queue(written) for written in yaml.safe_load_all(path.read_text())]
     assert not [warning for one in parsed for warning in one.warnings]
     queues = [one.queue for one in parsed]
@@ -256,7 +256,7 @@ def test_the_examples_are_in_order(path: Path) -> None:
     assert not Quotas(queues).problems
 
 
-def test_the_example_lends_and_borrows_as_its_page_says() -> None:
+def test_example_lends_and_borrows_as_documented() -> None:
     teams = [parse_queue(one).queue for one in yaml.safe_load_all((EXAMPLES / "two-teams.yaml").read_text())]
 
     def most(queue: str, **held: int) -> int:
@@ -273,7 +273,7 @@ def test_the_example_lends_and_borrows_as_its_page_says() -> None:
     assert lent.reclaims("speech", {GPU: Decimal(4)}, "vision")
 
 
-def test_a_queue_that_cannot_be_read_hides_no_other() -> None:
+def test_invalid_queue_does_not_hide_others() -> None:
     found = admission_config([document("broken", weight=-1), document("vision")], [])
     assert [queue.name for queue in found.queues or ()] == ["vision"]
 
@@ -293,7 +293,7 @@ QUOTAS = st.dictionaries(
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(KEYS, ANY | QUOTAS), ANY)
-def test_whatever_is_written_it_is_a_queue_or_problems(spec: dict[str, Any], metadata: Any) -> None:
+def test_any_document_is_queue_or_error(spec: dict[str, Any], metadata: Any) -> None:
     for written in (document(**spec), {**document(**spec), "metadata": metadata}, {"kind": "Queue", "spec": spec}):
         for read in (parse_queue, read_queue):
             assert _outcome(read, written)

@@ -1,4 +1,4 @@
-"""Which dialect a document is in."""
+"""Detection of a document's dialect."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tf_dist.core.model.job import Dialect
 from tf_dist.errors import InvalidJob
 
 
-def test_the_three_dialects_are_told_apart():
+def test_detects_three_dialects():
     assert [dialect_of(make()) for make in ALL] == list(Dialect)
 
 
@@ -31,25 +31,25 @@ def test_the_three_dialects_are_told_apart():
         (1, "Job", "apiVersion", "write it in quotes"),
     ],
 )
-def test_an_unknown_kind_or_version_has_the_nearest_known_one_as_hint(version: Any, kind: Any, path: str, hint: str):
+def test_unknown_kind_or_version_has_nearest_match_as_hint(version: Any, kind: Any, path: str, hint: str):
     problem = only_error({"apiVersion": version, "kind": kind})
     assert problem.path == path
     assert hint in problem.hint
 
 
-def test_the_layout_says_more_than_the_likeness_of_versions():
-    """A likeness of v1alpha1, laid out as v1 is."""
+def test_layout_outweighs_similarity_of_versions():
+    """The version resembles v1alpha1, and the layout is that of v1."""
     assert errors(changed(v1(), "apiVersion", "kubeflow.org/v1alpha3"))[0].hint == "did you mean kubeflow.org/v1?"
     assert errors(changed(v1alpha1(), "apiVersion", "kubeflow.org/v2"))[0].hint == "did you mean kubeflow.org/v1alpha1?"
 
 
-def test_both_nearly_right_are_two_problems():
+def test_unknown_version_and_kind_are_two_problems():
     document = {"apiVersion": "kubeflow.org/v2", "kind": "Podlet"}
     assert [problem.path for problem in errors(document)] == ["apiVersion", "kind"]
 
 
 @pytest.mark.parametrize("kind", ["Namespace", "ServiceAccount", "ResourceQuota", "Podlet"])
-def test_kind_that_is_not_a_job_is_one_problem_that_says_what_to_do(kind: str):
+def test_kind_that_is_not_a_job_is_one_problem_with_hint(kind: str):
     problem = only_error({"apiVersion": "v1", "kind": kind, "metadata": {"name": "a"}})
     assert (problem.path, problem.message) == (
         "kind",
@@ -68,14 +68,14 @@ def test_kind_that_is_not_a_job_is_one_problem_that_says_what_to_do(kind: str):
         (datetime.date(2026, 1, 2), "a date"),
     ],
 )
-def test_refuses_documents_that_are_no_mapping(document: Any, words: str):
+def test_refuses_documents_that_are_not_mappings(document: Any, words: str):
     problem = only_error(document)
     assert problem.path == ""
     assert words in problem.message
     assert problem.hint
 
 
-def test_the_layout_of_the_other_version_names_the_right_one():
+def test_layout_of_other_version_hints_at_its_version():
     problem = only_error(changed(v1(), "apiVersion", "kubeflow.org/v1alpha1"))
     assert (problem.path, problem.hint) == ("spec.tfReplicaSpecs", "write apiVersion: kubeflow.org/v1")
     problem = only_error(changed(v1alpha1(), "apiVersion", "kubeflow.org/v1"))
@@ -91,20 +91,20 @@ def test_the_layout_of_the_other_version_names_the_right_one():
         (v1(), "replicaSpecs", [], None, "spec"),
     ],
 )
-def test_keys_of_the_other_layout_must_have_its_shapes(document: Any, key: str, bad: Any, good: Any, path: str):
-    """The definition knows both layouts, so an API server that has it refuses the same."""
+def test_keys_of_other_layout_must_be_valid(document: Any, key: str, bad: Any, good: Any, path: str):
+    """The CRD contains both layouts, so an API server that has it refuses the same documents."""
     with pytest.raises(InvalidJob) as caught:
         read(changed(document, f"spec.{key}", bad))
     assert [problem.path for problem in caught.value.problems] == [path]
     assert read(changed(document, f"spec.{key}", good)) == read(document)
 
 
-def test_a_volcano_layout_in_a_tfjob_names_volcano():
+def test_volcano_layout_in_tfjob_hints_at_volcano():
     found = errors({**volcano(), "apiVersion": "kubeflow.org/v1", "kind": "TFJob"})
     assert found[0].hint == "write apiVersion: batch.volcano.sh/v1alpha1 and kind: Job"
 
 
-def test_an_object_of_a_cluster_is_read_by_its_layout():
+def test_stored_object_is_read_by_its_layout():
     """A CRD that serves both versions without conversion hands out either apiVersion."""
     assert read(changed(v1(), "apiVersion", "kubeflow.org/v1alpha1")).dialect is Dialect.TFJOB_V1
     assert read(changed(v1alpha1(), "apiVersion", "kubeflow.org/v1")).dialect is Dialect.TFJOB_V1ALPHA1
@@ -112,8 +112,8 @@ def test_an_object_of_a_cluster_is_read_by_its_layout():
         read({"kind": "Pod"})
 
 
-def test_an_object_of_a_cluster_is_judged_as_it_was_written():
-    """Its problems are reported, and not that the server exchanged its apiVersion."""
+def test_stored_object_is_validated_as_written():
+    """The problems of the document are reported, not the apiVersion that the server exchanged."""
     for good, other in ((v1(), "kubeflow.org/v1alpha1"), (v1alpha1(), "kubeflow.org/v1")):
         stored = changed(good, "apiVersion", other)
         assert as_written(stored) == good

@@ -1,4 +1,4 @@
-"""A document of a neighbouring kind is refused with a sentence that says what it is and what to do."""
+"""Refuses documents of related kinds, and says what they are and what to do."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ from tests.core.dialects.documents import only_error
         ("apps/v1", "Deployment", "never ends", "a TFJob or a Volcano Job"),
     ],
 )
-def test_a_neighbouring_kind(version: str, kind: str, message: str, hint: str):
+def test_refuses_related_kind_with_hint(version: str, kind: str, message: str, hint: str):
     found = only_error({"apiVersion": version, "kind": kind, "metadata": {"name": "one"}, "spec": {}})
     assert (found.path, message in found.message, hint in found.hint) == ("kind", True, True)
 
 
-def test_a_volcano_job_with_the_version_of_another_kind():
+def test_volcano_job_with_api_version_of_kubernetes_job_has_hint():
     found = only_error({"apiVersion": "batch/v1", "kind": "Job", "spec": {"tasks": [{"name": "worker"}]}})
     assert (found.path, found.hint) == ("apiVersion", "write apiVersion: batch.volcano.sh/v1alpha1")

@@ -1,6 +1,6 @@
-"""Another number of workers, as a patch of the document.
+"""Patches that change the number of workers.
 
-What a pipeline says of a job that another user wrote.
+Overrides of a pipeline's step for a job that another user wrote.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def told(document: Any, count: int) -> str:
 
 @pytest.mark.parametrize("make", [v1, v1alpha1, volcano], ids=lambda make: make.__name__)
 @pytest.mark.parametrize("count", [2, 3, 7])
-def test_a_patch_changes_the_workers_and_nothing_else(make: Any, count: int):
+def test_scale_patch_changes_only_workers(make: Any, count: int):
     document = make()
     patch = scale_patch(document, count)
     assert document == make()
@@ -40,26 +40,26 @@ def test_a_patch_changes_the_workers_and_nothing_else(make: Any, count: int):
     assert merged(after, scale_patch(after, workers(read(document)))) == document
 
 
-def test_only_a_list_needs_the_version_that_was_seen():
+def test_patch_of_list_requires_resource_version():
     for make, fenced in ((v1, False), (v1alpha1, True), (volcano, True)):
         patch = scale_patch(changed(make(), "metadata.resourceVersion", "17"), 3)
         assert (patch.get("metadata") == {"resourceVersion": "17"}) is fenced
 
 
-def test_in_v1_the_key_may_be_written_in_any_case():
+def test_v1_replica_type_may_have_any_case():
     document = v1()
     specs = document["spec"]["tfReplicaSpecs"]
     specs["WORKER"] = specs.pop("Worker")
     assert scale_patch(document, 5)["spec"] == {"tfReplicaSpecs": {"WORKER": {"replicas": 5}}}
 
 
-def test_the_task_of_the_workers_may_have_another_name():
+def test_worker_task_may_have_another_name():
     document = changed(volcano(), "spec.tasks.1.name", "trainer")
     document["spec"]["plugins"] = {"tensorflow": ["--worker=trainer", "--ps=ps"], "svc": []}
     assert [task["replicas"] for task in scale_patch(document, 6)["spec"]["tasks"]] == [1, 6]
 
 
-def test_refuses_numbers_of_workers_outside_the_bounds():
+def test_refuses_worker_counts_outside_bounds():
     document = v1alpha1()
     document["spec"] |= {"min-instance": 2, "max-instance": 4}
     assert "with 5 workers: 5 workers are more than max-instance 4 (write 4 or fewer)" in told(document, 5)
@@ -68,7 +68,7 @@ def test_refuses_numbers_of_workers_outside_the_bounds():
     assert "minAvailable" in told(volcano(), 1)
 
 
-def test_a_job_without_workers():
+def test_refuses_to_scale_job_without_workers():
     document = v1()
     del document["spec"]["tfReplicaSpecs"]["Worker"]
     assert told(document, 2).startswith("spec.tfReplicaSpecs: the job has no workers to scale: Chief, PS")
@@ -88,12 +88,12 @@ ALL = StepOverrides(
 
 
 @FORMS
-def test_nothing_said_changes_nothing(make: Any) -> None:
+def test_empty_overrides_change_nothing(make: Any) -> None:
     assert apply_step_overrides(make(), StepOverrides()) == make()
 
 
 @FORMS
-def test_all_that_is_said_is_in_the_job(make: Any) -> None:
+def test_overrides_are_applied_to_job(make: Any) -> None:
     document = make()
     before = copy.deepcopy(document)
     after = apply_step_overrides(document, ALL)
@@ -115,7 +115,7 @@ def test_all_that_is_said_is_in_the_job(make: Any) -> None:
 
 
 @pytest.mark.parametrize(("left_out", "given"), [("PS", {"worker"}), ("Worker", {"chief", "ps"})])
-def test_resources_are_the_workers_or_where_there_are_none_every_replica_s(left_out: str, given: set[str]) -> None:
+def test_resources_apply_to_workers_or_to_all_replicas_without_workers(left_out: str, given: set[str]) -> None:
     document = v1()
     del document["spec"]["tfReplicaSpecs"][left_out]
     job = parse(apply_step_overrides(document, StepOverrides(resources={"example.com/tpu": 2}))).job
@@ -124,12 +124,12 @@ def test_resources_are_the_workers_or_where_there_are_none_every_replica_s(left_
 
 
 @pytest.mark.parametrize("make", [v1, volcano], ids=lambda make: make.__name__)
-def test_queue_and_priority(make: Any) -> None:
+def test_sets_queue_and_priority(make: Any) -> None:
     job = read(apply_step_overrides(make(), StepOverrides(queue="vision", priority_class="high")))
     assert (job.scheduling.queue, job.scheduling.priority_class) == ("vision", "high")
 
 
-def test_a_format_without_a_word_for_it_says_so() -> None:
+def test_refuses_override_that_dialect_cannot_express() -> None:
     with pytest.raises(InvalidJob) as caught:
         apply_step_overrides(v1alpha1(), StepOverrides(priority_class="high"))
     assert len(caught.value.problems) == 1
@@ -137,21 +137,21 @@ def test_a_format_without_a_word_for_it_says_so() -> None:
 
 
 @pytest.mark.parametrize("make", [v1, v1alpha1, volcano], ids=lambda make: make.__name__)
-def test_a_queue_stands_above_every_word_of_the_document_for_one(make: Any) -> None:
+def test_queue_override_wins_over_queue_of_document(make: Any) -> None:
     assert read(apply_step_overrides(make(), StepOverrides(queue="vision"))).scheduling.queue == "vision"
     labelled = make()
     labelled["metadata"]["labels"] = {names.QUEUE: read(labelled).scheduling.queue or "speech"}
     assert read(apply_step_overrides(labelled, StepOverrides(queue="vision"))).scheduling.queue == "vision"
 
 
-def test_replicas_that_the_job_does_not_have() -> None:
+def test_refuses_replicas_of_missing_type() -> None:
     document = v1()
     del document["spec"]["tfReplicaSpecs"]["PS"]
     with pytest.raises(InvalidJob, match="2 ps replicas are asked for, and the job has none"):
         apply_step_overrides(document, StepOverrides(ps=2))
 
 
-def test_a_variable_of_the_containers_own_stays() -> None:
+def test_variable_of_container_wins_over_override() -> None:
     document = v1()
     container = document["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
     container["env"] = [{"name": "A", "value": "own"}]
@@ -161,15 +161,15 @@ def test_a_variable_of_the_containers_own_stays() -> None:
 
 
 @pytest.mark.parametrize(("said", "expected"), [(None, "Running"), ("None", "None"), ("All", "All")])
-def test_sets_a_clean_pod_policy_where_the_job_has_none(said: str | None, expected: str) -> None:
+def test_sets_clean_pod_policy_if_job_has_none(said: str | None, expected: str) -> None:
     document = v1()
     document["spec"]["runPolicy"] = {} if said is None else {"cleanPodPolicy": said}
     assert apply_step_overrides(document, StepOverrides(tidy=True))["spec"]["runPolicy"]["cleanPodPolicy"] == expected
 
 
 @pytest.mark.parametrize(("count", "bound"), [(1, "1"), (2, "2"), (4, "4")])
-def test_an_elastic_job_that_is_scaled_down_grows_no_further(count: int, bound: str) -> None:
-    """Its maximum goes with it, or admission would give back what the user has just taken away."""
+def test_scaling_elastic_job_sets_its_maximum(count: int, bound: str) -> None:
+    """Otherwise, admission would resize the job to its former maximum."""
     document = changed(
         changed(v1(), AT_ONCE, ...), "metadata.annotations", {names.MIN_WORKERS: "1", names.MAX_WORKERS: "4"}
     )
@@ -178,7 +178,7 @@ def test_an_elastic_job_that_is_scaled_down_grows_no_further(count: int, bound: 
     assert after["metadata"]["annotations"] == {names.MIN_WORKERS: "1", names.MAX_WORKERS: bound}
 
 
-def test_a_stored_variable_without_a_readable_name_is_kept() -> None:
+def test_stored_variable_with_invalid_name_is_kept() -> None:
     document = changed(v1(), "spec.tfReplicaSpecs.Worker.template.spec.containers.0.env", [{"name": ["a"]}])
     made = apply_step_overrides(document, StepOverrides(env={"A": "b"}))
     container = made["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]

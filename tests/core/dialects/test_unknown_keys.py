@@ -1,4 +1,4 @@
-"""Unknown keys: an error in a file that is validated, a warning elsewhere, and passed over in a stored object."""
+"""Unknown keys: an error in a validated file, a warning elsewhere, and ignored in a stored object."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CASES: list[tuple[Doc, str, Any]] = [
 
 
 @pytest.mark.parametrize(("document", "path", "value"), CASES, ids=[path for _, path, _ in CASES])
-def test_an_unknown_key(document: Doc, path: str, value: Any) -> None:
+def test_unknown_key_is_error_only_in_strict_mode(document: Doc, path: str, value: Any) -> None:
     document = changed(document, path, value)
     (problem,) = errors(document)
     assert problem.message == "unknown key"
@@ -38,9 +38,7 @@ def test_an_unknown_key(document: Doc, path: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize(("document", "path", "value"), CASES, ids=[path for _, path, _ in CASES])
-def test_a_document_with_an_unknown_key_is_converted_unless_that_is_to_be_strict(
-    document: Doc, path: str, value: Any
-) -> None:
+def test_only_strict_conversion_refuses_unknown_keys(document: Doc, path: str, value: Any) -> None:
     document = changed(document, path, value)
     if document["apiVersion"] == Dialect.TFJOB_V1ALPHA1:
         del document["spec"]["replicaSpecs"][2]  # the standard parameter server, which v1 does not have
@@ -50,7 +48,7 @@ def test_a_document_with_an_unknown_key_is_converted_unless_that_is_to_be_strict
     assert parse(found, strict=False).job.dialect is Dialect.TFJOB_V1
 
 
-def test_other_errors_are_told_beside_unknown_keys_and_without_them() -> None:
+def test_other_errors_are_reported_with_and_without_strict_mode() -> None:
     document = changed(v1alpha1(), "spec.replicaSpecs.1.replicas", -1)
     document = changed(document, "spec.newer", 1)
     assert set(paths(errors(document))) == {"spec.replicaSpecs[1].replicas", "spec.newer"}
@@ -59,7 +57,7 @@ def test_other_errors_are_told_beside_unknown_keys_and_without_them() -> None:
     assert paths(list(caught.value.problems)) == ["spec.replicaSpecs[1].replicas"]
 
 
-def test_checks_of_several_keys_are_made_beside_an_unknown_key() -> None:
+def test_cross_field_checks_run_despite_unknown_key() -> None:
     document = changed(v1alpha1(), "spec.max-instance", 1)
     document = changed(document, "spec.newer", 1)
     with pytest.raises(InvalidJob) as caught:
@@ -68,8 +66,8 @@ def test_checks_of_several_keys_are_made_beside_an_unknown_key() -> None:
 
 
 @pytest.mark.parametrize("document", [v1(), v1alpha1(), volcano()], ids=["v1", "v1alpha1", "volcano"])
-def test_metadata_of_an_api_server_is_known(document: Doc) -> None:
-    """``kubectl get -o yaml``; clusterName from servers before 1.24, as in the tf-operator's own README."""
+def test_metadata_of_api_server_is_known(document: Doc) -> None:
+    """``kubectl get -o yaml``. Servers before 1.24 set clusterName, as in tf-operator's README."""
     for key in ("clusterName", "selfLink", "resourceVersion", "creationTimestamp"):
         document = changed(document, f"metadata.{key}", "")
     assert parse(document).warnings == ()

@@ -1,4 +1,4 @@
-"""batch.volcano.sh/v1alpha1: defaults, rules, advice, and the job it means."""
+"""batch.volcano.sh/v1alpha1: defaults, validation, warnings, and the resulting job."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ POD = "spec.tasks.0.template.spec"
 WORKER_POLICY = "spec.tasks[1].template.spec.restartPolicy"
 
 
-def test_defaults_are_those_of_the_webhook():
+def test_defaults_match_webhook():
     document = changed(volcano(), "spec", {"tasks": [{"replicas": 2, "template": template(hostNetwork=True)}]})
     document["spec"]["plugins"] = {"tensorflow": []}
     assert defaulted(document)["spec"] == {
@@ -46,7 +46,7 @@ def test_defaults_are_those_of_the_webhook():
     }
 
 
-def test_the_minimum_is_that_of_the_tasks():
+def test_minimum_comes_from_tasks():
     document = changed(volcano(), "spec.minAvailable", 0)
     document = changed(document, "spec.tasks.1.minAvailable", 1)
     job = parse(document).job
@@ -55,11 +55,11 @@ def test_the_minimum_is_that_of_the_tasks():
     assert [spec.min_replicas for spec in job.replica_specs] == [1, 2]
 
 
-def test_how_many_pods_must_succeed():
+def test_parses_min_success():
     assert parse(changed(volcano(), "spec.minSuccess", 2)).job.counting == CompletionByCounts(min_success=2)
 
 
-def test_the_job():
+def test_parses_job():
     job = parse(volcano()).job
     assert [(spec.type, spec.role, spec.replicas, spec.container, spec.port) for spec in job.replica_specs] == [
         ("ps", Role.PS, 1, "tensorflow", 2222),
@@ -79,13 +79,13 @@ def test_the_job():
     assert warnings(volcano()) == []
 
 
-def test_attempts_are_one_more_than_restarts():
+def test_max_restarts_is_max_retry_minus_one():
     assert parse(changed(volcano(), "spec.maxRetry", 1)).job.run_policy.max_restarts == 0
     assert parse(changed(volcano(), "spec.maxRetry", 0)).job.run_policy.max_restarts == 2
     assert parse(changed(volcano(), "spec.tasks.0.maxRetry", -1)).job.replica_specs[0].container_restarts is None
 
 
-def test_the_tensorflow_plugin():
+def test_parses_tensorflow_plugin():
     plugin = ["--worker=trainer", "--ps=ps", "--port", "3333"]
     document = changed(volcano(), "spec.plugins", {"tensorflow": plugin})
     document = changed(document, "spec.tasks.1.name", "trainer")
@@ -98,17 +98,17 @@ def test_the_tensorflow_plugin():
     assert parse(changed(alone, "spec.minAvailable", 1)).job.tf_config is TFConfigStyle.NONE
 
 
-def test_svc_arguments():
+def test_parses_svc_arguments():
     arguments = ["--publish-not-ready-addresses=true", "--disable-network-policy", "--inject-hosts-env=false"]
     found = parse(changed(volcano(), "spec.plugins.svc", arguments)).job.plugins
     assert found == Plugins(env=True, svc=True, publish_not_ready=True, network_policy=False, hosts_env=False)
 
 
-def test_without_the_svc_plugin_there_are_no_services():
+def test_job_without_svc_plugin_has_no_services():
     assert parse(changed(volcano(), "spec.plugins", {"env": None})).job.services is ServiceStyle.NONE
 
 
-def test_the_training_container_is_the_first_unless_one_is_named_tensorflow():
+def test_training_container_is_named_tensorflow_or_first():
     pod = template(restartPolicy="Never")
     pod["spec"]["containers"][0]["name"] = "main"
     ports = [{"name": "tfjob-port", "containerPort": 4444}]
@@ -120,16 +120,16 @@ def test_the_training_container_is_the_first_unless_one_is_named_tensorflow():
     assert (spec.container, spec.port) == ("tensorflow", 4444)
 
 
-def test_containers_are_always_restarted_where_the_template_does_not_say():
+def test_default_restart_policy_is_always():
     document = changed(volcano(), "spec.tasks.0.template.spec.restartPolicy", ...)
     assert parse(document).job.replica_specs[0].pod_restart_policy == "Always"
 
 
-def test_a_name_without_a_role_is_other():
+def test_task_without_known_name_has_other_role():
     assert parse(changed(volcano(), "spec.tasks.1.name", "trainer")).job.replica_specs[1].role is Role.OTHER
 
 
-def test_dependencies_and_volumes():
+def test_parses_dependencies_and_volumes():
     document = changed(volcano(), "spec.tasks.1.dependsOn", {"name": ["ps"], "iteration": "any"})
     document = changed(document, "spec.volumes", [{"mountPath": "/models", "volumeClaimName": "models"}])
     job = parse(document).job
@@ -141,7 +141,7 @@ def rules(*policies: dict[str, Any]) -> tuple[Rule, ...]:
     return parse(changed(volcano(), POLICIES, list(policies))).job.rules
 
 
-def test_rules_of_policies():
+def test_parses_policies():
     everything, failed = frozenset(Event), frozenset({Event.POD_FAILED})
     assert rules({"event": "*", "action": "RestartJob", "timeout": "10m"}) == (
         Rule(events=everything, action=Action.RESTART_JOB, timeout=600.0),
@@ -156,7 +156,7 @@ def test_rules_of_policies():
     assert several.events == {Event.POD_FAILED, Event.POD_EVICTED}
 
 
-def test_policies_that_never_fire_are_told_and_dropped():
+def test_policies_that_never_fire_are_dropped_with_warning():
     document = changed(volcano(), POLICIES, [{"event": "PodPending", "action": "RestartJob"}])
     assert (paths(warnings(document)), parse(document).job.rules) == (["spec.policies[0].event"], ())
     document = changed(volcano(), POLICIES, [{"event": "JobUpdated", "action": "RestartJob"}])
@@ -216,7 +216,7 @@ def test_allowed_events_and_actions(event: str, action: Action):
         ),
     ],
 )
-def test_rules_about_policies(policies: list[dict[str, Any]], path: str, message: str, hint: str):
+def test_refuses_invalid_policies(policies: list[dict[str, Any]], path: str, message: str, hint: str):
     for place in (POLICIES, "spec.tasks.0.policies"):
         problem = only_error(changed(volcano(), place, policies))
         assert problem.path == place.replace(".0", "[0]") + path
@@ -224,7 +224,7 @@ def test_rules_about_policies(policies: list[dict[str, Any]], path: str, message
         assert hint in problem.hint
 
 
-def test_an_exit_code_may_stand_beside_every_event():
+def test_exit_code_policy_may_accompany_any_event():
     assert len(rules({"exitCode": 3, "action": "AbortJob"}, {"event": "*", "action": "RestartJob"})) == 2
 
 
@@ -274,19 +274,19 @@ def test_an_exit_code_may_stand_beside_every_event():
         ("metadata.name", "9lives", "metadata.name", "must start with a letter", "lives"),
     ],
 )
-def test_rules(path: str, value: Any, where: str, message: str, hint: str):
+def test_validation_errors(path: str, value: Any, where: str, message: str, hint: str):
     found = errors(changed(volcano(), path, value))
     problem = next(problem for problem in found if problem.path == where)
     assert message in problem.message
     assert hint in problem.hint
 
 
-def test_a_name_may_start_with_a_digit_where_no_service_has_it():
+def test_name_may_start_with_digit_without_services():
     document = changed(changed(volcano(), "metadata.name", "9lives"), "spec.plugins", {"env": []})
     assert parse(document).job.key.name == "9lives"
 
 
-def test_a_circle_of_dependencies_is_shown():
+def test_error_shows_cycle_of_dependencies():
     document = volcano()
     document["spec"]["tasks"].append({"name": "eval", "replicas": 1, "template": template(restartPolicy="Never")})
     for index, name in enumerate(["eval", "ps", "worker"]):
@@ -294,7 +294,7 @@ def test_a_circle_of_dependencies_is_shown():
     assert "ps -> eval -> worker -> ps" in only_error(document).message
 
 
-def test_no_replicas_at_all():
+def test_refuses_job_without_replicas():
     document = changed(changed(volcano(), "spec.tasks.0.replicas", 0), "spec.tasks.1.replicas", 0)
     assert "spec.tasks" in paths(errors(document))
 
@@ -315,7 +315,7 @@ def test_no_replicas_at_all():
         ("spec.networkTopology", {"highestTierAllowed": 1}, "spec.networkTopology", "not used"),
     ],
 )
-def test_advice(path: str, value: Any, where: str, message: str):
+def test_warnings(path: str, value: Any, where: str, message: str):
     (found,) = warnings(changed(volcano(), path, value))
     assert found.path == where
     assert message in found.message
@@ -335,7 +335,7 @@ RESTART_ON_SUCCESS = {"event": "TaskCompleted", "action": "RestartJob"}
         ([{"event": "PodEvicted", "action": "RestartJob"}], [], ""),
     ],
 )
-def test_warns_of_policy_that_restarts_what_has_succeeded(job: Any, task: Any, where: str) -> None:
+def test_warns_of_policy_that_restarts_after_success(job: Any, task: Any, where: str) -> None:
     document = changed(changed(volcano(), "spec.policies", job), "spec.tasks.1.policies", task)
     document = changed(document, "spec.tasks.0.template.spec.restartPolicy", "Always")
     found = [one for one in warnings(document) if "have succeeded" in one.message]
@@ -343,21 +343,21 @@ def test_warns_of_policy_that_restarts_what_has_succeeded(job: Any, task: Any, w
     assert all("then the job has failed" in one.message and "CompleteJob" in one.hint for one in found)
 
 
-def test_a_failed_policy_beside_restarts_in_place():
+def test_warns_of_pod_failed_policy_with_in_place_restarts():
     document = changed(volcano(), "spec.tasks.0.template.spec.restartPolicy", "OnFailure")
     document = changed(document, "spec.tasks.0.policies", [{"event": "PodFailed", "action": "AbortJob"}])
     (found,) = warnings(document)
     assert found.path == "spec.tasks[0].template.spec.restartPolicy"
 
 
-def test_a_task_that_does_not_say_how_many():
+def test_warns_of_missing_replicas_field():
     document = changed(changed(volcano(), "spec.tasks.0.replicas", ...), "spec.minAvailable", 2)
     assert paths(warnings(document)) == ["spec.tasks[0].replicas"]
 
 
-def test_suspending_is_an_annotation():
+def test_suspending_sets_annotation():
     assert suspend_patch(volcano(), True) == {"metadata": {"annotations": {"tf-dist.dev/suspend": "true"}}}
 
 
-def test_defaults_do_not_change_the_meaning():
+def test_defaults_do_not_change_parsed_job():
     assert read(defaulted(volcano())) == read(volcano()) == parse(volcano()).job

@@ -45,12 +45,12 @@ def job_of(document: Doc) -> Job:
         ({SLA: "90"}, None),
     ],
 )
-def test_the_waiting_time_is_the_patience(annotations: dict[str, str], seconds: float | None):
+def test_sla_waiting_time_is_patience(annotations: dict[str, str], seconds: float | None):
     assert job_of(annotated(**annotations)).scheduling.patience == seconds
 
 
 @pytest.mark.parametrize("said", ["soon", "0s", "90", "-5m"])
-def test_a_waiting_time_that_cannot_be_read_is_told(said: str):
+def test_warns_of_invalid_waiting_time(said: str):
     (found,) = warnings(annotated(**{SLA: said}))
     assert (found.path, "is not a waiting time" in found.message) == (f'metadata.annotations["{SLA}"]', True)
 
@@ -75,8 +75,8 @@ def test_a_waiting_time_that_cannot_be_read_is_told(said: str):
         ({"annotations": "false"}, {"annotations": "true"}, False),
     ],
 )
-def test_protection(job: dict[str, str], template: dict[str, str], expected: bool):
-    """A job's annotations and labels are copied onto its pods; of a pod's, the annotation counts first."""
+def test_preemptable_comes_from_annotations_and_labels(job: dict[str, str], template: dict[str, str], expected: bool):
+    """A job's annotations and labels are copied onto its pods. The annotation of a pod overrides its label."""
     document = volcano()
     for field, value in job.items():
         document["metadata"][field] = {PREEMPTABLE: value}
@@ -100,7 +100,7 @@ def test_protection(job: dict[str, str], template: dict[str, str], expected: boo
         ("", "", "only all of them"),
     ],
 )
-def test_affinity_of_all_tasks_is_a_preferred_topology(said: str, topology: str, told: str):
+def test_affinity_of_all_tasks_is_preferred_topology(said: str, topology: str, told: str):
     document = annotated(**{AFFINITY: said})
     assert job_of(document).scheduling.topology == topology
     assert [told in found.message for found in warnings(document)] == ([True] if told else [])
@@ -111,7 +111,7 @@ def gang_of(document: Doc) -> Gang:
     return gang
 
 
-def test_admission_sees_all_three():
+def test_admission_uses_patience_preemptable_and_topology():
     gang = gang_of(annotated(**{SLA: "10m", PREEMPTABLE: "false", AFFINITY: "ps,worker"}))
     assert (gang.patience, gang.preemptable) == (600, False)
     assert gang.locality == TopologyRequest(label="kubernetes.io/hostname")
@@ -141,7 +141,7 @@ UNUSED = (
 
 
 @pytest.mark.parametrize(("key", "message", "hint"), UNUSED)
-def test_every_other_is_named_once(key: str, message: str, hint: str):
+def test_warns_once_of_each_unused_annotation(key: str, message: str, hint: str):
     document = annotated(**{key: "x"})
     document["spec"]["tasks"][0]["template"].setdefault("metadata", {})["annotations"] = {key: "x"}
     (found,) = warnings(document)
@@ -167,19 +167,19 @@ def test_every_other_is_named_once(key: str, message: str, hint: str):
         "scheduling.k8s.io/group-name",
     ],
 )
-def test_known_annotations_of_volcano_are_no_typos(key: str):
+def test_known_volcano_annotations_are_not_typos(key: str):
     (found,) = warnings(annotated(**{key if "/" in key else f"volcano.sh/{key}": "x"}))
     assert "tf-dist does not use it" in found.message
 
 
-def test_annotations_of_the_job_are_not_read_from_its_pods():
+def test_job_annotations_are_not_read_from_pods():
     document = volcano()
     document["spec"]["tasks"][0]["template"].setdefault("metadata", {})["annotations"] = {SLA: "1m"}
     (found,) = warnings(document)
     assert "is read from the job, not from its pods" in found.message
 
 
-def test_the_priority_of_a_task_is_read_from_its_pods_and_not_from_the_job():
+def test_task_priority_is_read_only_from_pods():
     document = volcano()
     document["spec"]["tasks"][0]["template"].setdefault("metadata", {})["annotations"] = {TASK_PRIORITY: "5"}
     assert warnings(document) == []
@@ -188,11 +188,11 @@ def test_the_priority_of_a_task_is_read_from_its_pods_and_not_from_the_job():
 
 
 @pytest.mark.parametrize("key", ["volcano.sh/task-spec", "volcano.sh/job-version", "example.com/owner", PREEMPTABLE])
-def test_notes_of_controllers_and_others_are_passed_over(key: str):
+def test_annotations_of_controllers_and_others_are_ignored(key: str):
     assert warnings(annotated(**{key: "true"})) == []
 
 
-def test_where_volcano_decides_nothing_is_unused():
+def test_no_warnings_if_volcano_schedules_gang():
     told = {key: "x" for key, *_ in UNUSED}
     assert warnings(annotated(**told, **{"tf-dist.dev/gang-scheduler": "volcano"})) == []
 
@@ -208,13 +208,13 @@ def _later(world: World) -> list[EmitEvent]:
     return [action for action in world.look().actions if isinstance(action, EmitEvent)]
 
 
-def test_an_event_is_no_longer_than_the_api_allows():
+def test_event_message_is_at_most_1000_characters():
     many = {key: "1" for key, *_ in UNUSED}
     (said,) = events(annotated(**many, **{f"volcano.sh/{'x' * 50}{number}": "1" for number in range(40)}))
     assert len(said) == 1000
 
 
-def test_an_event_names_them_once():
+def test_event_names_unused_annotations_once():
     (said,) = events(annotated(**{"volcano.sh/cooldown-time": "1m", "volcano.sh/revocable-zone": "*", SLA: "1m"}))
     assert said.startswith("tf-dist does not use volcano.sh/cooldown-time, volcano.sh/revocable-zone:")
     assert events(annotated(**{SLA: "1m"})) == []

@@ -1,4 +1,4 @@
-"""Volcano's job plugins: arguments as the plugins' sources read them, plugins that are refused, and missed ones."""
+"""Volcano's job plugins: arguments as Volcano's sources parse them, refused plugins, and missing plugins."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def with_plugins(**plugins: list[str] | None) -> Doc:
         ({"svc": ["--disable-network-policy=true"]}, Plugins(svc=True, network_policy=False)),
         ({"svc": ["--disable-network-policy=F"]}, Plugins(svc=True)),
         ({"svc": ["--inject-hosts-env=0"]}, Plugins(svc=True, hosts_env=False)),
-        # "true" is not a flag, and ends the reading: the network policy stays.
+        # "true" is not a flag and ends the parsing: the network policy stays.
         ({"svc": ["--publish-not-ready-addresses", "true", "--disable-network-policy"]}, {"publish_not_ready": True}),
         ({"svc": ["--disable-network-policy", "--nothing", "--inject-hosts-env=false"]}, {"network_policy": False}),
         ({"ssh": []}, Plugins(ssh=SSHPlugin())),
@@ -43,7 +43,7 @@ def with_plugins(**plugins: list[str] | None) -> Doc:
         ),
     ],
 )
-def test_arguments(plugins: Any, expected: Plugins | dict[str, bool]):
+def test_parses_plugin_arguments(plugins: Any, expected: Plugins | dict[str, bool]):
     found = parse(with_plugins(**plugins)).job.plugins
     assert found == (expected if isinstance(expected, Plugins) else Plugins(svc=True, **expected))
     assert read(with_plugins(**plugins)).plugins == found
@@ -57,12 +57,12 @@ def test_arguments(plugins: Any, expected: Plugins | dict[str, bool]):
         (["--worker=wroker"], "names the task 'wroker', which the job does not have", "did you mean worker?"),
     ],
 )
-def test_warns_of_arguments_that_volcano_does_not_read(arguments: list[str], message: str, hint: str):
+def test_warns_of_arguments_that_volcano_ignores(arguments: list[str], message: str, hint: str):
     (found,) = warnings(with_plugins(tensorflow=arguments))
     assert (found.path, message in found.message, hint) == ("spec.plugins.tensorflow", True, found.hint)
 
 
-def test_the_env_plugin_takes_no_arguments():
+def test_env_plugin_takes_no_arguments():
     (found,) = warnings(with_plugins(env=["--x"], svc=[]))
     assert (found.path, "takes no arguments" in found.message) == ("spec.plugins.env", True)
 
@@ -76,7 +76,7 @@ def test_the_env_plugin_takes_no_arguments():
         ("ssh", ["--ssh-key-file-path=.ssh"], "is an absolute path without ':'"),
     ],
 )
-def test_refuses_arguments_that_no_job_can_run_with(plugin: str, arguments: list[str], message: str):
+def test_refuses_invalid_arguments(plugin: str, arguments: list[str], message: str):
     found = only_error(with_plugins(**{plugin: arguments}))
     assert (found.path, message in found.message) == (f"spec.plugins.{plugin}", True)
 
@@ -89,7 +89,7 @@ def test_refuses_arguments_that_no_job_can_run_with(plugin: str, arguments: list
         (["--ssh-private-key=one", "--ssh-public-key=two"], "every user who may read the job can read the key"),
     ],
 )
-def test_warns_of_arguments_of_ssh(arguments: list[str], message: str):
+def test_warns_of_ssh_arguments(arguments: list[str], message: str):
     assert any(message in found.message for found in warnings(with_plugins(ssh=arguments)))
 
 
@@ -97,7 +97,7 @@ def test_warns_of_arguments_of_ssh(arguments: list[str], message: str):
     ("plugin", "way_out"),
     [("mpi", "svc and ssh"), ("pytorch", "PyTorchJob"), ("ray", "RayJob"), ("hcclrank", "hccl/rankIndex")],
 )
-def test_a_plugin_that_is_not_played_says_what_to_do(plugin: str, way_out: str):
+def test_unsupported_plugin_is_refused_with_hint(plugin: str, way_out: str):
     found = only_error(with_plugins(**{plugin: []}))
     assert (found.path, f"does not support Volcano's {plugin} plugin" in found.message) == (
         f"spec.plugins.{plugin}",
@@ -107,7 +107,7 @@ def test_a_plugin_that_is_not_played_says_what_to_do(plugin: str, way_out: str):
     assert "\n" not in str(found)
 
 
-def test_an_unknown_plugin():
+def test_unknown_plugin_has_hint():
     assert [found.hint for found in errors(with_plugins(tensorflw=[]))] == ["did you mean tensorflow?"]
 
 
@@ -115,14 +115,14 @@ ROLES = {"ps": Role.PS, "worker": Role.WORKER, "chief": Role.CHIEF, "evaluator":
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_a_task_has_the_role_that_an_argument_gives_it(role: str):
+def test_task_has_role_from_plugin_argument(role: str):
     document = changed(with_plugins(tensorflow=[f"--{role}=trainer"]), "spec.tasks.1.name", "trainer")
     job = parse(document).job
     assert [spec.role for spec in job.replica_specs] == [Role.OTHER if role == "ps" else Role.PS, ROLES[role]]
 
 
 @pytest.mark.parametrize("port", [1, 3333, 65535])
-def test_the_port_of_the_plugin_is_every_replicas_whatever_ports_containers_name(port: int):
+def test_plugin_port_overrides_container_ports(port: int):
     document = with_plugins(tensorflow=["--port", str(port)])
     pod = document["spec"]["tasks"][1]["template"]["spec"]["containers"][0]
     pod["ports"] = [{"name": "tfjob-port", "containerPort": 4444}]
@@ -162,13 +162,13 @@ PLACE = "spec.tasks[1].template.spec.containers[0]"
         (uses("train --ps=$VC_OTHER_HOSTS"), {}, ""),
     ],
 )
-def test_a_program_that_misses_a_plugin(document: Doc, plugins: Any, message: str):
+def test_warns_of_program_that_needs_missing_plugin(document: Doc, plugins: Any, message: str):
     found = [(one.path, one.message) for one in warnings(changed(document, "spec.plugins", plugins))]
     assert [path for path, _ in found] == ([PLACE] if message else [])
     assert all(message in said for _, said in found)
 
 
-def test_init_containers_are_looked_at_too():
+def test_init_containers_are_checked_for_missing_plugins():
     document = with_plugins()
     first = {"name": "first", "image": "busybox", "command": ["sh", "-c", "until nslookup $(cat /etc/volcano/ps.host)"]}
     document["spec"]["tasks"][0]["template"]["spec"]["initContainers"] = [first]

@@ -1,4 +1,4 @@
-"""Volcano's queues as ours: the fields of ``scheduling.volcano.sh/v1beta1`` one by one, and what they come to."""
+"""Conversion of Volcano's queues: each field of ``scheduling.volcano.sh/v1beta1``, and the resulting queues."""
 
 from __future__ import annotations
 
@@ -75,18 +75,18 @@ CLOSED = {"matchExpressions": [{"key": "kubernetes.io/metadata.name", "operator"
         (volcano("root", capability={"cpu": 64}), {"quotas": {"cpu": {"nominal": "64"}}}),
     ],
 )
-def test_a_queue(document: dict[str, Any], spec: dict[str, Any]):
+def test_converts_queue(document: dict[str, Any], spec: dict[str, Any]):
     assert spec_of(document) == spec
 
 
-def test_a_parent_keeps_what_those_below_it_do_not_have():
+def test_parent_keeps_quota_that_its_children_do_not_have():
     lab = volcano("lab", deserved={"cpu": 10})
     teams = [volcano(name, parent="lab", deserved={"cpu": 4}) for name in ("one", "two")]
     found = convert_queues([lab, *teams])
     assert [one.document["spec"]["quotas"]["cpu"]["nominal"] for one in found] == ["2", "4", "4"]
 
 
-def test_those_below_a_parent_hold_together_what_it_may_hold():
+def test_children_share_limit_of_parent():
     lab = volcano("lab", capability={"cpu": 10})
     teams = [volcano(name, parent="lab", capability={"cpu": 8}) for name in ("one", "two")]
     quotas = Quotas(parse_queue(one.document).queue for one in convert_queues([lab, *teams]))
@@ -110,12 +110,12 @@ def test_those_below_a_parent_hold_together_what_it_may_hold():
         (volcano(annotations={"volcano.sh/hierarchy": "root/a"}), 'metadata.annotations["volcano.sh/hierarchy"]'),
     ],
 )
-def test_what_is_lost_is_told(document: dict[str, Any], path: str):
+def test_reports_lost_fields(document: dict[str, Any], path: str):
     (found,) = convert_queues([document])
     assert [problem.path for problem in found.lost] == [path]
 
 
-def test_nothing_is_lost_of_what_volcano_makes_by_itself():
+def test_default_queues_of_volcano_lose_nothing():
     made = [volcano("default", weight=1, reclaimable=True), volcano("root", weight=1, reclaimable=True)]
     assert [one.lost for one in convert_queues(made)] == [(), ()]
 
@@ -139,7 +139,7 @@ def test_nothing_is_lost_of_what_volcano_makes_by_itself():
         ({**volcano(), "metadata": None}, "metadata.name"),
     ],
 )
-def test_what_cannot_be_read_is_an_error_with_its_place(document: dict[str, Any], path: str):
+def test_invalid_field_is_reported_with_its_path(document: dict[str, Any], path: str):
     with pytest.raises(InvalidQueue) as caught:
         convert_queues([document])
     assert [problem.path for problem in caught.value.problems] == [path]
@@ -150,14 +150,14 @@ def test_accepts_guarantee_equal_to_deserved_and_capability() -> None:
     convert_queues([volcano(deserved={"cpu": 2}, capability={"cpu": "2000m"}, guarantee={"resource": amounts})])
 
 
-def test_queue_with_wrong_order_of_amounts_says_what_to_write() -> None:
+def test_capability_below_deserved_has_hint() -> None:
     with pytest.raises(InvalidQueue) as caught:
         convert_queues([volcano(deserved={"cpu": 4}, capability={"cpu": 2})])
     (problem,) = caught.value.problems
     assert (problem.message, problem.hint) == ("is 2, less than spec.deserved, 4", "write 4 or more")
 
 
-def test_which_documents_are_meant():
+def test_recognizes_volcano_queues():
     assert is_volcano_queue(volcano())
     assert not is_volcano_queue({**volcano(), "apiVersion": "tf-dist.dev/v1alpha1"})
     assert not is_volcano_queue({**volcano(), "kind": "PodGroup"})
@@ -183,7 +183,7 @@ MADE_BY_VOLCANO = [volcano("default", weight=1, reclaimable=True), volcano("root
         ([{**volcano("lab"), "spec": None}], (), ["lab"]),
     ],
 )
-def test_queues_that_volcano_serves(stored: list[dict[str, Any]], taken: tuple[str, ...], names: list[str]):
+def test_served_queues(stored: list[dict[str, Any]], taken: tuple[str, ...], names: list[str]):
     assert [queue.name for queue in served_queues(stored, taken)] == names
 
 
@@ -197,18 +197,18 @@ def test_queues_that_volcano_serves(stored: list[dict[str, Any]], taken: tuple[s
         ([queue_of_ours("lab", weight="heavy")], [volcano("lab", weight=2), volcano("team")], {"team": 1}),
     ],
 )
-def test_a_queue_of_ours_stands_in_the_place_of_volcanos(ours: Any, theirs: Any, weights: dict[str, int] | None):
+def test_own_queue_replaces_volcano_queue_of_same_name(ours: Any, theirs: Any, weights: dict[str, int] | None):
     found = admission_config(ours, [], volcano_queues=theirs).queues
     assert (None if found is None else {queue.name: queue.weight for queue in found}) == weights
 
 
-def test_a_queue_was_closed_in_its_spec_once():
+def test_queue_closed_in_spec_is_closed():
     (queue,) = served_queues([{**volcano("lab"), "spec": {"state": "Closed"}}])
     assert "is closed" in namespace_mismatch(queue, "vision", {})
 
 
 @pytest.mark.parametrize(("closed", "expected"), [("", []), ("leaf", ["leaf"]), ("lab", ["lab", "leaf"]), ("loop", [])])
-def test_what_is_below_a_closed_queue_is_closed(closed: str, expected: list[str]):
+def test_children_of_closed_queue_are_closed(closed: str, expected: list[str]):
     """volcano-sh/volcano, test/e2e/jobseq/queue.go: Queue Command Close And Open With Hierarchical Queues."""
     parents = {"lab": "root", "leaf": "lab", "other": "root", "loop": "loop"}
     made = [

@@ -1,4 +1,4 @@
-"""What may change in a stored Volcano Job: ``validateJobUpdate`` of its webhook, case by case."""
+"""Allowed changes of a stored Volcano Job: ``validateJobUpdate`` of its webhook, case by case."""
 
 from __future__ import annotations
 
@@ -49,21 +49,21 @@ def test_refuses_updates_of_immutable_fields(path: str, value: Any, told: str) -
     assert [problem.path for problem in update_problems(volcano(), changed(volcano(), path, value))] == [told]
 
 
-def test_all_that_may_not_change_is_told_at_once() -> None:
+def test_reports_all_immutable_fields_at_once() -> None:
     edited = changed(changed(volcano(), "spec.queue", "other"), "spec.tasks.0.policies", [{"event": "*"}])
     assert [problem.path for problem in update_problems(volcano(), edited)] == ["spec.queue", "spec.tasks[0].policies"]
 
 
-def test_other_formats_have_rules_of_their_own() -> None:
+def test_other_dialects_allow_updates() -> None:
     assert update_problems(v1(), changed(v1(), "spec.runPolicy.backoffLimit", 9)) == ()
 
 
-# The last one could not be read anyway, and is refused for that: a minimum of 3 that one task does not reach.
+# The last document is refused for another reason: one task does not reach the minimum of 3.
 NOT_IN_FORCE = [*REFUSED[:-1], (*REFUSED[-1][:2], "spec.minAvailable")]
 
 
 @pytest.mark.parametrize(("path", "value", "told"), NOT_IN_FORCE)
-def test_where_no_server_refuses_it_the_accepted_spec_stays_in_force(path: str, value: Any, told: str) -> None:
+def test_accepted_spec_stays_in_force_after_refused_update(path: str, value: Any, told: str) -> None:
     stored = changed(volcano(), "metadata.uid", "uid-1")
     first = read_stored_spec(stored, Status())
     found = read_stored_spec(changed(stored, path, value), Status(accepted_spec=first.accepted), (stored, first))

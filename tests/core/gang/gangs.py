@@ -1,4 +1,4 @@
-"""Nodes, members and gangs in a few words, and a world in which verdicts are carried out."""
+"""Builders of nodes, members and gangs, and a world that applies verdicts."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def gang(name: str, *members: PodSet, at: float = 0, **rest: Any) -> Gang:
 
 
 def or_else(first: Gang, *others: Gang, tried_from: float = 0) -> Gang:
-    """The gang with fallbacks, as the snapshot makes them: of the same job and age."""
+    """The gang with its fallbacks, built as the snapshot builds them: with the same job and age."""
     found = tuple(
         replace(
             other,
@@ -72,7 +72,7 @@ def or_else(first: Gang, *others: Gang, tried_from: float = 0) -> Gang:
 
 
 def placed(gang: Gang, placement: Mapping[str, Mapping[str, int]], *, at: float = 0, **rest: Any) -> Gang:
-    """The gang with a place: as many pods as the placement has."""
+    """The gang, admitted with the pods of the placement."""
     sizes = {member.type: sum(placement.get(member.type, {}).values()) for member in gang.members}
     return replace(gang, assigned=AssignedPods(at=at, sizes=sizes, placement=placement), **rest)
 
@@ -86,7 +86,7 @@ def running(name: str, on: Mapping[str, int], *, at: float = 0, gpu: float = 1, 
 
 
 def bound(gang: Gang) -> Gang:
-    """The gang with all pods of its place on their nodes."""
+    """The gang with all its pods bound to their assigned nodes."""
     return replace(gang, bound=gang.assigned.placement if gang.assigned else {})
 
 
@@ -115,7 +115,7 @@ def message(verdict: Verdict) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """Everything that one decision is made on."""
+    """The input of a decision."""
 
     gangs: tuple[Gang, ...]
     nodes: tuple[Node, ...] | None
@@ -127,7 +127,7 @@ class Snapshot:
 
 
 def admit(snapshot: Snapshot) -> dict[str, Verdict]:
-    """The verdict on every gang, by its uid, of a scheduler that has just begun."""
+    """The verdicts of a new scheduler, by the gang's uid."""
     scheduler = Scheduler(snapshot.policy, sees_nodes=snapshot.nodes is not None)
     scheduler.cache.put_queues(snapshot.queues)
     scheduler.cache.put_resource_quotas(snapshot.resource_quotas)
@@ -146,12 +146,12 @@ def gangs_of(scheduler: Scheduler) -> list[Gang]:
 
 
 def waiting(scheduler: Scheduler) -> list[str]:
-    """The jobs that wait."""
+    """The waiting jobs."""
     return sorted(gang.uid for gang in gangs_of(scheduler) if gang.assigned is None)
 
 
 class World:
-    """What is written down: gangs, nodes and queues, with a scheduler that gets every change."""
+    """Stored gangs, nodes and queues, and a scheduler that receives every change."""
 
     def __init__(
         self, nodes: Iterable[Node] = (), queues: Iterable[Queue] = (), policy: AdmissionPolicy | None = None
@@ -160,7 +160,7 @@ class World:
         self.nodes = {node.name: node for node in nodes}
         self.queues = tuple(queues)
         self.gangs: dict[str, Gang] = {}
-        self.asked: dict[str, Gang] = {}  # as they waited
+        self.asked: dict[str, Gang] = {}  # the last version without an admission
         self.scheduler = Scheduler(self.policy)
         self.scheduler.cache.put_queues(self.queues)
         for node in self.nodes.values():
@@ -196,7 +196,7 @@ class World:
         )
 
     def decide(self, now: float) -> dict[str, Verdict]:
-        """Decide, and carry out what is said."""
+        """Decide, and apply the verdicts."""
         verdicts = dict(self.scheduler.cycle(now).verdicts)
         for uid in sorted(verdicts):
             one = obeyed(self.gangs[uid], verdicts[uid], now)
@@ -205,7 +205,7 @@ class World:
         return verdicts
 
     def settle(self, now: float) -> list[dict[str, Verdict]]:
-        """Decide until nothing new is said."""
+        """Decide until all verdicts are Wait."""
         rounds = []
         while True:
             verdicts = self.decide(now)
@@ -216,7 +216,7 @@ class World:
 
 
 def obeyed(gang: Gang, verdict: Verdict, now: float) -> Gang:
-    """The gang when it has done what it was told."""
+    """The gang after its verdict is applied."""
     match verdict:
         case Admit():
             if gang.assigned is not None:

@@ -1,4 +1,4 @@
-"""Quotas from their definitions alone: everything is added up anew at every question."""
+"""Quotas computed from their definitions: every call sums everything again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ UNSET = Quota(nominal=NONE)
 
 
 class NaiveQuotas:
-    """A forest that is in order (no unknown parents, no circles), and the gangs in it."""
+    """A valid forest of queues (no unknown parents, no cycles), and its gangs."""
 
     def __init__(self, queues: Iterable[Queue]) -> None:
         self.queues = {queue.name: queue for queue in queues}
@@ -50,7 +50,7 @@ class NaiveQuotas:
         return total
 
     def fits(self, name: str, need: Resources) -> bool:
-        """Whether, with the gang in, every limit that it presses on still holds."""
+        """Whether all limits that the gang affects still hold after its admission."""
         return all(self._fits(name, resource, value) for resource, value in need.items() if value)
 
     def _fits(self, name: str, resource: str, value: Decimal) -> bool:
@@ -76,7 +76,7 @@ class NaiveQuotas:
     # -- fair shares --
 
     def possible(self, name: str, resource: str) -> Decimal:
-        """The most that gangs of a queue could have of a limited resource, were they alone."""
+        """The maximum of a limited resource that gangs of a queue could use if no other gangs existed."""
         queue, quota = self.queues[name], self.quota(name, resource)
         if not queue.parent:
             return quota
@@ -86,7 +86,7 @@ class NaiveQuotas:
         return guaranteed + (above if limit is None else min(above, quota + limit - guaranteed))
 
     def share(self, name: str, capacity: Resources) -> tuple[float, ...]:
-        """From the root down to the queue: what each borrows of what can be borrowed, and what it holds of its own."""
+        """From the root down to the queue: the share of what can be borrowed, and the used share of its own quota."""
         parts: list[float] = []
         for queue in reversed(self.path(name)):
             parts += [self._borrows(queue) / queue.weight, self._held(queue, capacity) / queue.weight]

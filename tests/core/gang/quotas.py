@@ -1,4 +1,4 @@
-"""Queues, quotas and needs in a few words."""
+"""Builders of queues, quotas and requests."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def admitter_of(
     resource_quotas: ResourceQuotas | None = None,
     namespaces: LabelsOf = lambda _: None,
 ) -> Admitter:
-    """An admitter that has seen these and decided nothing. ``nodes`` None: they cannot be listed."""
+    """An admitter with these objects that has not decided yet. ``nodes`` None: nodes cannot be listed."""
     admitter = Admitter(sees_nodes=nodes is not None, namespaces=namespaces)
     changes = AdmissionChanges(
         jobs={request.job.uid: request for request in requests},
@@ -84,7 +84,7 @@ def admitter_of(
 
 @dataclass(frozen=True)
 class Seen:
-    """What an admitter makes of the documents."""
+    """The gangs and nodes that an admitter builds from the documents."""
 
     gangs: Mapping[str, Gang]
     nodes: Mapping[str, Node]

@@ -1,4 +1,4 @@
-"""Resources that no node has: any number of them costs nothing, and a node that brings one later is not missed."""
+"""Resources that no node has: they cost no memory, and gangs start when a node brings the resource later."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def spoken(world: World, name: str) -> Verdict:
     return world.scheduler.explain(name)
 
 
-def test_a_gang_starts_when_a_node_brings_what_no_node_had() -> None:
+def test_gang_starts_when_new_node_has_missing_resource() -> None:
     world = World([node("n", cpu=9)])
     world.put(asking("a", GPU), asking("b", TPU, at=1), asking("c", TPU, count=2, at=2))
     world.settle(10)
@@ -35,8 +35,8 @@ def test_a_gang_starts_when_a_node_brings_what_no_node_had() -> None:
     assert waiting(world.scheduler) == []
 
 
-def test_what_a_running_gang_has_of_it_is_not_given_away_when_it_is_back() -> None:
-    """A device plugin is away for a while, and the controller has restarted meanwhile."""
+def test_running_gang_keeps_resource_that_node_regains() -> None:
+    """The device plugin stopped for a while, and the controller restarted in the meantime."""
     world = World([node("n", cpu=9)])
     world.put(placed(asking("a", GPU), {"w": {"n": 1}}), asking("b", GPU, at=1))
     world.settle(10)
@@ -48,7 +48,7 @@ def test_what_a_running_gang_has_of_it_is_not_given_away_when_it_is_back() -> No
     assert waiting(world.scheduler) == []
 
 
-def test_a_cordoned_node_may_be_the_only_one_that_has_it() -> None:
+def test_reports_unavailable_node_that_has_missing_resource() -> None:
     world = World([node("n", cpu=9)])
     world.put(asking("a", GPU))
     world.settle(10)
@@ -60,7 +60,7 @@ def test_a_cordoned_node_may_be_the_only_one_that_has_it() -> None:
     assert reason(admit(replace(world.snapshot(20), unavailable=away))["a"]) == "NodesUnavailable"
 
 
-def test_names_that_jobs_make_up_take_no_room_and_one_gang_says_not_all_of_them() -> None:
+def test_unknown_resources_add_no_columns_and_message_is_shortened() -> None:
     world = World([node(f"n{number}", cpu=9, gpu=1) for number in range(3)])
     snapshot = world.scheduler.cache.assumed_pods.snapshot
     snapshot.ready()
@@ -79,7 +79,7 @@ def test_names_that_jobs_make_up_take_no_room_and_one_gang_says_not_all_of_them(
     assert len(said) < 2000
 
 
-def test_a_snapshot_and_a_history_agree() -> None:
+def test_snapshot_and_incremental_changes_give_same_reasons() -> None:
     gangs = asking("a", TPU), asking("b", GPU), asking("c", TPU, GPU)
     nodes = node("n", cpu=9), node("m", cpu=9, gpu=1), node("o", cpu=9, **{TPU: 1})
     world = World()

@@ -1,4 +1,4 @@
-"""Who starts, and who waits for what."""
+"""Which gangs start, and what the others wait for."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ def judged(gangs: list[Gang], *nodes: Node, now: float = 10, queues: tuple[Queue
     return admit(Snapshot(gangs=tuple(gangs), nodes=nodes, now=now, queues=queues))
 
 
-def test_a_gang_that_fits_is_admitted_with_all_it_wants_and_told_where() -> None:
+def test_fitting_gang_is_admitted_with_full_size_and_nodes() -> None:
     found = judged([gang("a", member("worker", 2, cpu=2))], node("n", cpu=4))
     assert found == {"a": Admit(placement={"worker": {"n": 2}}, sizes={"worker": 2})}
 
 
-def test_all_of_a_gang_or_nothing() -> None:
+def test_gang_waits_when_only_some_pods_fit() -> None:
     found = judged([gang("a", member("worker", 3, cpu=2))], node("n", cpu=4), node("m", cpu=4, used={"cpu": 3}))
     assert reason(found["a"]) == "WaitingForCapacity"
     assert message(found["a"]) == ("needs 3 × (cpu 2) for worker, 1 more than fit; free: cpu 5 on 2 nodes; position 1")
 
 
-def test_members_that_only_together_have_no_room_say_so() -> None:
+def test_message_says_that_members_do_not_fit_together() -> None:
     found = judged([gang("a", member("ps", 1, cpu=3), member("worker", 1, cpu=2))], node("n", cpu=9, used={"cpu": 5}))
     assert message(found["a"]) == (
         "needs 1 × (cpu 3) for ps and 1 × (cpu 2) for worker, and there is no free capacity for all of them at once; "
@@ -58,7 +58,7 @@ def test_members_that_only_together_have_no_room_say_so() -> None:
     )
 
 
-def test_others_pass_a_gang_that_has_no_room() -> None:
+def test_smaller_gangs_pass_gang_that_does_not_fit() -> None:
     gangs = [
         gang("late", member("worker", 1, cpu=1), at=3),
         gang("large", member("worker", 4, cpu=1), at=2),
@@ -68,7 +68,7 @@ def test_others_pass_a_gang_that_has_no_room() -> None:
     assert [reason(found[name]) for name in ("early", "large", "late")] == ["Admit", "WaitingForCapacity", "Admit"]
 
 
-def test_in_a_strict_queue_nobody_passes() -> None:
+def test_no_gang_passes_first_gang_of_strict_queue() -> None:
     gangs = [gang("large", workers(4), at=1), gang("late", workers(1), at=2)]
     strict = queue("default", order=QueueingStrategy.STRICT_FIFO)
     found = judged(gangs, node("n", gpu=4, used={"gpu": 1}), queues=(strict,))
@@ -78,13 +78,13 @@ def test_in_a_strict_queue_nobody_passes() -> None:
     )
 
 
-def test_one_that_never_fits_blocks_nobody_even_in_a_strict_queue() -> None:
+def test_gang_that_never_fits_does_not_block_strict_queue() -> None:
     gangs = [gang("huge", workers(9), at=1), gang("small", workers(1), at=2)]
     found = judged(gangs, node("n", gpu=4), queues=(queue("default", order=QueueingStrategy.STRICT_FIFO),))
     assert [reason(found[name]) for name in ("huge", "small")] == ["NeverFits", "Admit"]
 
 
-def test_the_higher_priority_comes_first_then_who_came_first_then_the_name() -> None:
+def test_order_is_priority_then_age_then_name() -> None:
     gangs = [
         gang("b", workers(4), at=1),
         gang("a", workers(4), at=1),
@@ -101,8 +101,8 @@ def test_the_higher_priority_comes_first_then_who_came_first_then_the_name() -> 
     assert started == ["higher", "older", "a", "b"]
 
 
-def test_short_ones_come_first_but_not_for_ever() -> None:
-    """Who will run for an hour lets those go first that come within the next half, and no others."""
+def test_short_gang_passes_long_gang_for_limited_time() -> None:
+    """A gang of one hour yields only to short gangs that are created within the next half hour."""
     long = gang("long", workers(4), at=0, estimate=3600)
     first = World([node("n", gpu=4)])
     first.put(long, gang("soon", workers(4), at=1000, estimate=60))
@@ -112,7 +112,7 @@ def test_short_ones_come_first_but_not_for_ever() -> None:
     assert reason(second.decide(3000)["long"]) == "Admit"
 
 
-def test_who_starves_comes_before_everybody_of_its_priority() -> None:
+def test_starving_gang_comes_first_within_its_priority() -> None:
     policy = AdmissionPolicy(starving=100)
     for now, first in ((90, "short"), (110, "long")):
         world = World([node("n", gpu=4)], policy=policy)
@@ -120,13 +120,13 @@ def test_who_starves_comes_before_everybody_of_its_priority() -> None:
         assert reason(world.decide(now)[first]) == "Admit"
 
 
-def test_only_the_first_three_of_those_ahead_are_named() -> None:
+def test_message_names_only_first_three_gangs_ahead() -> None:
     gangs = [gang(name, member("w", 1, cpu=4), at=at) for at, name in enumerate("abcde")]
     found = judged(gangs, node("n", cpu=4, used={"cpu": 1}))
     assert message(found["e"]).endswith("; position 5, behind ml/a, ml/b, ml/c and 1 more")
 
 
-def test_a_gang_that_even_the_empty_cluster_could_not_hold_holds_back_nobody() -> None:
+def test_gang_too_large_for_empty_cluster_does_not_block_others() -> None:
     gangs = [gang("huge", member("worker", 2, gpu=8), at=1), gang("small", member("worker", 1, gpu=1), at=2)]
     found = judged(gangs, node("n", gpu=8), now=10_000)
     never = found["huge"]
@@ -142,8 +142,8 @@ def ranks(found: dict[str, Verdict]) -> dict[str, int]:
     return {uid: verdict.rank for uid, verdict in found.items() if isinstance(verdict, Wait)}
 
 
-def test_the_rank_counts_those_of_all_queues() -> None:
-    """Queues have their turns side by side: the second of one of two queues has its turn after three others or so."""
+def test_rank_counts_gangs_of_all_queues() -> None:
+    """Queues take turns, so the second gang of one of two queues comes after about three others."""
     gangs = [
         *(gang(name, workers(4), at=at) for at, name in enumerate(("a1", "a2"))),
         *(gang(name, workers(4), at=at, queue="other") for at, name in enumerate(("b1", "b2"))),
@@ -153,13 +153,13 @@ def test_the_rank_counts_those_of_all_queues() -> None:
     assert ranks(found) == {"a1": 2, "b1": 2, "a2": 4, "b2": 4, "huge": 5}
 
 
-def test_one_that_never_fits_has_no_place_in_line() -> None:
+def test_gang_that_never_fits_is_not_counted_in_positions() -> None:
     gangs = [gang("huge", workers(9), at=1), gang("a", workers(4), at=2)]
     found = judged(gangs, node("n", gpu=4, used={"gpu": 1}))
     assert message(found["a"]).endswith("; position 1")
 
 
-def test_constraints_that_make_no_sense_are_said_to_and_block_nobody() -> None:
+def test_unreadable_constraints_are_reported_and_block_no_other_gang() -> None:
     odd = replace(member("w", 1, cpu=1), constraints={"nodeSelector": ["zone"]})
     found = judged([gang("odd", odd), gang("a", member("w", 1, cpu=1), at=1)], node("n", cpu=4))
     assert isinstance(found["odd"], Wait)
@@ -181,23 +181,23 @@ def test_constraints_that_make_no_sense_are_said_to_and_block_nobody() -> None:
         ({"key": "gpu", "operator": "Exists", "effect": "NoExecute"}, False),
     ],
 )
-def test_a_taint_keeps_away_who_does_not_tolerate_it(toleration: dict[str, str], admitted: bool) -> None:
+def test_gang_needs_toleration_for_tainted_node(toleration: dict[str, str], admitted: bool) -> None:
     tainted = node("n", cpu=4, taints=[{"key": "gpu", "value": "yes", "effect": "NoSchedule"}])
     found = judged([gang("a", member("w", 1, cpu=1, tolerations=[toleration]))], tainted)
     assert (reason(found["a"]) == "Admit") is admitted
 
 
-def test_a_taint_that_only_prefers_keeps_nobody_away() -> None:
+def test_prefer_no_schedule_taint_does_not_exclude_node() -> None:
     soft = node("n", cpu=4, taints=[{"key": "old", "effect": "PreferNoSchedule"}])
     assert reason(judged([gang("a", member("w", 1, cpu=1))], soft)["a"]) == "Admit"
 
 
-def test_parameter_servers_leave_the_gpu_nodes_to_those_who_need_them() -> None:
+def test_parameter_servers_avoid_gpu_nodes_that_workers_need() -> None:
     mixed = gang("a", member("ps", 1, cpu=4), member("worker", 2, cpu=2, gpu=1))
     assert reason(judged([mixed], node("a", cpu=4, gpu=2), node("b", cpu=4))["a"]) == "Admit"
 
 
-def test_a_gang_that_must_be_within_one_zone_says_so() -> None:
+def test_message_names_required_zone() -> None:
     nodes = [node("a", gpu=2, labels={"zone": "x"}), node("b", gpu=2, labels={"zone": "y"})]
     within = gang("a", workers(3), locality=TopologyRequest(label="zone", required=True))
     assert message(judged([within], *nodes)["a"]) == (
@@ -211,7 +211,7 @@ def test_a_gang_that_must_be_within_one_zone_says_so() -> None:
 # -- admitted gangs --
 
 
-def test_an_admitted_gang_keeps_its_place_and_the_room_of_its_pods_to_come() -> None:
+def test_admitted_gang_keeps_capacity_for_pods_not_created_yet() -> None:
     inside = placed(gang("in", member("w", 2, cpu=1), at=9), {"w": {"n": 2}})
     found = judged([inside, gang("new", member("w", 3, cpu=1), at=1)], node("n", cpu=4))
     assert (found["in"], reason(found["new"])) == (
@@ -220,7 +220,7 @@ def test_an_admitted_gang_keeps_its_place_and_the_room_of_its_pods_to_come() -> 
     )
 
 
-def test_pods_of_which_nobody_knows_the_node_count_wherever_there_is_room() -> None:
+def test_pods_without_assigned_nodes_count_against_free_capacity() -> None:
     inside = replace(gang("in", workers(2)), assigned=AssignedPods(at=0, sizes={}, placement={}))
     assert reason(judged([inside, gang("new", workers(1))], node("n", gpu=2, used={"gpu": 1}))["new"]) == (
         "WaitingForCapacity"
@@ -229,8 +229,8 @@ def test_pods_of_which_nobody_knows_the_node_count_wherever_there_is_room() -> N
 
 
 @pytest.mark.parametrize(("others", "said"), [((), "WaitingForCapacity"), (("m",), "Admit")])
-def test_a_pod_counts_on_the_node_that_refused_it_where_no_other_has_room(others: tuple[str, ...], said: str) -> None:
-    """The scheduler may send it there by now: the node was drained, say, and is back."""
+def test_pod_counts_on_node_that_refused_it_when_no_other_has_capacity(others: tuple[str, ...], said: str) -> None:
+    """The cluster's scheduler may bind it there later, for example when a drained node is back."""
     refused = replace(workers(1), constraints={REFUSED_NODES: ["n"]})
     inside = replace(gang("in", refused), assigned=AssignedPods(at=0, sizes={}, placement={}))
     nodes = [node(name, gpu=1) for name in ("n", *others)]
@@ -240,7 +240,7 @@ def test_a_pod_counts_on_the_node_that_refused_it_where_no_other_has_room(others
         assert found.placement == {"worker": {"n": 1}}, "the other one stays free for the pod that was refused here"
 
 
-def test_room_that_a_gang_gives_up_is_first_for_such_pods() -> None:
+def test_released_capacity_goes_first_to_pods_without_assigned_nodes() -> None:
     world = World([node("n", gpu=2)])
     world.put(replace(gang("in", workers(1)), assigned=AssignedPods(at=0, sizes={}, placement={})))
     world.put(placed(gang("busy", workers(2)), {"worker": {"n": 2}}))
@@ -252,7 +252,7 @@ def test_room_that_a_gang_gives_up_is_first_for_such_pods() -> None:
     assert reason(world.decide(3)["new"]) == "Admit"
 
 
-def test_such_pods_of_all_gangs_count_and_those_of_a_gang_that_ends_no_longer() -> None:
+def test_pods_without_assigned_nodes_count_until_their_gang_ends() -> None:
     inside = [
         replace(gang(name, workers(1)), assigned=AssignedPods(at=0, sizes={}, placement={})) for name in ("in", "too")
     ]
@@ -264,17 +264,17 @@ def test_such_pods_of_all_gangs_count_and_those_of_a_gang_that_ends_no_longer() 
     assert reason(world.decide(11)["new"]) == "Admit"
 
 
-def test_pods_that_nodes_count_already_are_not_counted_again() -> None:
+def test_bound_pods_are_not_counted_twice() -> None:
     there = bound(running("in", {"n": 3}))
     assert reason(judged([there, gang("new", workers(1))], node("n", gpu=4, used={"gpu": 3}))["new"]) == "Admit"
 
 
-def test_replicas_that_are_done_need_no_room() -> None:
+def test_finished_replicas_use_no_capacity() -> None:
     done = replace(running("in", {"n": 3}), done={"worker": 2})
     assert reason(judged([done, gang("new", workers(3))], node("n", gpu=4))["new"]) == "Admit"
 
 
-def test_a_node_that_comes_back_still_owes_what_was_granted_on_it() -> None:
+def test_returning_node_still_counts_its_assigned_pods() -> None:
     world = World([node("n", gpu=4)])
     world.put(running("in", {"n": 3}))
     world.remove_node("n")
@@ -288,7 +288,7 @@ def test_a_node_that_comes_back_still_owes_what_was_granted_on_it() -> None:
 # -- quotas --
 
 
-def test_a_queue_s_quota_is_kept_and_said() -> None:
+def test_quota_is_enforced_and_reported() -> None:
     gangs = [gang("a", workers(3), queue="team"), gang("b", workers(2), at=1, queue="team")]
     found = judged(gangs, node("n", gpu=8), queues=(queue("team", gpu=4),))
     assert (reason(found["a"]), reason(found["b"])) == ("Admit", "QuotaExceeded")
@@ -297,13 +297,13 @@ def test_a_queue_s_quota_is_kept_and_said() -> None:
     )
 
 
-def test_more_than_a_queue_can_ever_have_never_fits() -> None:
+def test_request_above_queue_quota_never_fits() -> None:
     verdict = judged([gang("a", workers(5), queue="team")], node("n", gpu=8), queues=(queue("team", gpu=4),))["a"]
     assert isinstance(verdict, Wait)
     assert (verdict.reason, verdict.reason.row.unreachable) == ("NeverFits", True)
 
 
-def test_a_queue_that_is_not_there_is_said_and_may_come() -> None:
+def test_missing_queue_is_reported_until_it_is_created() -> None:
     world = World([node("n", gpu=8)])
     world.put(gang("a", workers(1), queue="teem"))
     assert reason(world.decide(1)["a"]) == "QueueNotFound"
@@ -311,14 +311,14 @@ def test_a_queue_that_is_not_there_is_said_and_may_come() -> None:
     assert reason(world.decide(2)["a"]) == "Admit"
 
 
-def test_where_nodes_may_not_be_seen_quotas_alone_decide() -> None:
+def test_only_quotas_decide_without_access_to_nodes() -> None:
     gangs = (gang("a", workers(3), queue="team"), gang("b", workers(2), at=1, queue="team"), gang("c", workers(99)))
     found = admit(Snapshot(gangs=gangs, nodes=None, now=5, queues=(queue("team", gpu=4),)))
     assert [reason(found[uid]) for uid in "abc"] == ["Admit", "QuotaExceeded", "Admit"]
     assert found["a"] == Admit(sizes={"worker": 3})
 
 
-def test_queues_are_served_by_what_they_have() -> None:
+def test_queues_are_served_by_fair_share() -> None:
     queues = (queue("a", gpu=4, parent="all"), queue("b", gpu=4, parent="all"))
     world = World([node("n", gpu=8)], queues)
     world.put(*(gang(f"a{i}", workers(2), at=i, queue="a") for i in range(4)))
@@ -327,7 +327,7 @@ def test_queues_are_served_by_what_they_have() -> None:
     assert started == {"a0", "a1", "b0", "b1"}
 
 
-def test_queues_that_are_defined_anew_know_who_runs() -> None:
+def test_changed_queue_still_counts_running_gangs() -> None:
     world = World([node("n", gpu=8)], (queue("team", gpu=2),))
     world.put(running("in", {"n": 2}, queue="team"), gang("a", workers(2), queue="team"))
     world.scheduler.cache.put_queues((queue("team", gpu=3),))
@@ -336,8 +336,8 @@ def test_queues_that_are_defined_anew_know_who_runs() -> None:
     assert reason(world.decide(2)["a"]) == "Admit"
 
 
-def test_queues_without_quotas_have_their_turns_by_shares_of_the_nodes_that_are_there() -> None:
-    """``a`` holds half of the GPUs, ``b`` a tenth of the processors, and all of them when the large node is gone."""
+def test_queues_without_quotas_share_capacity_of_current_nodes() -> None:
+    """``a`` uses half of the GPUs. ``b`` uses a tenth of the CPUs, or all of them after the large node is gone."""
     for gone, first in ((False, "b1"), (True, "a1")):
         world = World([node("n", gpu=4, cpu=10, used={"gpu": 1}), node("large", cpu=90)], (queue("a"), queue("b")))
         world.put(running("a0", {"n": 2}, queue="a"))
@@ -349,10 +349,10 @@ def test_queues_without_quotas_have_their_turns_by_shares_of_the_nodes_that_are_
         assert [uid for uid, one in world.decide(10).items() if isinstance(one, Admit)] == [first]
 
 
-# -- one thing after another --
+# -- sequences of changes --
 
 
-def test_a_gang_that_got_its_place_elsewhere_waits_no_longer() -> None:
+def test_gang_with_stored_admission_stops_waiting() -> None:
     scheduler = Scheduler()
     scheduler.cache.put_node(node("n", gpu=4))
     scheduler.put_gang(gang("a", workers(2)))
@@ -362,7 +362,7 @@ def test_a_gang_that_got_its_place_elsewhere_waits_no_longer() -> None:
     assert scheduler.cycle(1).verdicts == {}
 
 
-def test_a_gang_is_not_considered_before_its_time() -> None:
+def test_gang_waits_until_backoff_ends() -> None:
     world = World([node("n", gpu=4)])
     world.put(gang("a", workers(1), at=0, not_before=3600))
     [verdict] = world.decide(60).values()
@@ -371,7 +371,7 @@ def test_a_gang_is_not_considered_before_its_time() -> None:
     assert reason(world.decide(3600)["a"]) == "Admit"
 
 
-def test_what_was_decided_stands_until_it_is_withdrawn() -> None:
+def test_assumed_admission_counts_until_it_is_withdrawn() -> None:
     scheduler = Scheduler()
     scheduler.cache.put_node(node("n", gpu=4))
     first, second = gang("a", workers(3)), gang("b", workers(3), at=1)
@@ -382,12 +382,12 @@ def test_what_was_decided_stands_until_it_is_withdrawn() -> None:
         "b": "WaitingForCapacity",
     }
     assert scheduler.cycle(2).verdicts == {}
-    scheduler.put_gang(first)  # it was not written down
+    scheduler.put_gang(first)  # the admission was not written
     scheduler.remove_gang("a")
     assert {uid: reason(v) for uid, v in scheduler.cycle(3).verdicts.items()} == {"b": "Admit"}
 
 
-def test_nothing_new_is_said_while_nothing_changes() -> None:
+def test_no_new_verdicts_without_changes() -> None:
     world = World([node("n", gpu=2)])
     world.put(gang("a", workers(4, least=2)), gang("b", workers(2), at=1), gang("c", workers(1, gpu=4)))
     world.settle(1)
@@ -398,8 +398,8 @@ def test_nothing_new_is_said_while_nothing_changes() -> None:
     world.scheduler.cache.remove_node("nowhere")
 
 
-def test_that_a_gang_waits_in_vain_is_said_when_nodes_go_and_that_it_does_not_when_they_come() -> None:
-    """Clients give up a job that never fits, so that must neither be missing nor remain for long."""
+def test_never_fits_reason_follows_node_changes() -> None:
+    """Clients give up on a job that never fits, so the reason must be neither missing nor outdated."""
     world = World([node("n", gpu=4, used={"gpu": 4}), node("m", gpu=4, used={"gpu": 1})])
     world.put(
         bound(running("r", {"n": 4, "m": 1})), gang("a", workers(8)), gang("b", workers(8), at=1), gang("c", workers(4))
@@ -411,7 +411,7 @@ def test_that_a_gang_waits_in_vain_is_said_when_nodes_go_and_that_it_does_not_wh
     assert {uid: reason(v) for uid, v in world.decide(3).items()} == dict.fromkeys("ab", "WaitingForCapacity")
 
 
-def test_that_a_queue_has_come_or_gone_or_is_too_small_now_is_said_to_those_who_wait() -> None:
+def test_wait_reason_follows_queue_changes() -> None:
     world = World([node("n", gpu=4, used={"gpu": 4})], queues=[queue("speech", gpu=4)])
     world.put(gang("a", workers(4), queue="vision"))
     assert reason(world.decide(1)["a"]) == "QueueNotFound"
@@ -422,14 +422,14 @@ def test_that_a_queue_has_come_or_gone_or_is_too_small_now_is_said_to_those_who_
     assert said == ["WaitingForCapacity", "NeverFits", "QueueNotFound"]
 
 
-def test_why_somebody_waits_need_not_be_said_to_be_asked() -> None:
+def test_explain_works_after_cycle_without_reasons() -> None:
     world = World([node("n", gpu=2)])
     world.put(gang("a", workers(2)), gang("b", workers(2), at=1))
     assert world.scheduler.cycle(1, reasons=False).verdicts.keys() == {"a"}
     assert isinstance(world.scheduler.explain("b"), Wait)
 
 
-# -- against every placement there is -----------------------------------------------------------------------------
+# -- compared with all possible placements ------------------------------------------------------------------------
 
 NODES = st.lists(st.tuples(st.integers(1, 6), st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=3)
 MEMBERS = st.lists(st.tuples(st.integers(1, 2), st.integers(1, 4), st.integers(0, 2)), min_size=1, max_size=2)
@@ -459,7 +459,7 @@ def fits(one: Gang, rooms: list[dict[str, Decimal]]) -> bool:
 
 @thorough(100)
 @given(NODES, MEMBERS)
-def test_a_gang_of_equal_pods_that_fits_is_always_admitted(nodes: Any, members: Any) -> None:
+def test_gang_of_equal_pods_is_admitted_exactly_when_it_fits(nodes: Any, members: Any) -> None:
     made, one = world_of(nodes, members[:1])
     verdict = judged([one], *made)["g"]
     assert isinstance(verdict, Admit) is fits(one, [dict(n.free) for n in made])
@@ -468,11 +468,11 @@ def test_a_gang_of_equal_pods_that_fits_is_always_admitted(nodes: Any, members: 
 
 
 @pytest.mark.parametrize(("nominated", "first"), [(True, "mine"), (False, "other")])
-def test_to_whom_others_gave_way_comes_first_though_another_queue_has_less(nominated: bool, first: str) -> None:
+def test_nominated_gang_comes_before_queue_with_smaller_share(nominated: bool, first: str) -> None:
     found = World([node("n0", gpu=4), node("n1", gpu=4)], [queue("a"), queue("b")])
     found.put(running("a", {"n1": 4}, queue="a"))
     found.put(
         gang("mine", workers(4), queue="a", at=5, nominated=nominated), gang("other", workers(4), queue="b", at=1)
     )
-    found.put(gang("mine", workers(4), queue="a", at=5))  # as it is stored until that is written
+    found.put(gang("mine", workers(4), queue="a", at=5))  # the stored gang, before the nomination is written
     assert [uid for uid, verdict in found.decide(10).items() if isinstance(verdict, Admit)] == [first]

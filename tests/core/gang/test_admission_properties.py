@@ -64,7 +64,7 @@ def some_node(dice: Random, name: str) -> Any:
 
 
 def change(world: World, dice: Random, step: int, now: float) -> None:
-    """One thing happens."""
+    """Apply one random change."""
     what = dice.random()
     running = sorted(uid for uid, one in world.gangs.items() if one.assigned)
     if what < 0.55 or not world.gangs:
@@ -80,7 +80,7 @@ def change(world: World, dice: Random, step: int, now: float) -> None:
 
 
 def history(seed: int, steps: int = 30) -> Any:
-    """A world after each of so many changes, settled, with the time and what was decided."""
+    """Yield the world and the time after each round of random changes."""
     dice = Random(seed)
     world = World([some_node(dice, f"n{i}") for i in range(3)], QUEUES, POLICY)
     now = 1000.0
@@ -92,8 +92,8 @@ def history(seed: int, steps: int = 30) -> Any:
 
 
 @pytest.mark.parametrize("seed", [0, 7, 105, 106, 153])
-def test_what_was_learnt_on_the_way_changes_nothing(seed: int) -> None:
-    """Deciding piece by piece comes to the same as deciding on the whole anew, and so does any order of the pieces."""
+def test_incremental_decisions_equal_decisions_on_snapshot(seed: int) -> None:
+    """Incremental decisions equal those of a new scheduler, for any order of gangs, nodes and queues."""
     dice = Random(seed)
     for world, now in history(seed):
         while True:
@@ -120,7 +120,7 @@ def test_what_was_learnt_on_the_way_changes_nothing(seed: int) -> None:
 
 
 def used(world: World) -> tuple[dict[str, dict[str, Decimal]], dict[str, Decimal]]:
-    """What admitted gangs are to have on each node, and the GPUs of each queue."""
+    """The resources of admitted gangs on each node, and the used GPUs of each queue."""
     nodes: dict[str, dict[str, Decimal]] = {}
     queues: dict[str, Decimal] = {}
     for one in world.gangs.values():
@@ -136,7 +136,7 @@ def used(world: World) -> tuple[dict[str, dict[str, Decimal]], dict[str, Decimal
 
 
 @pytest.mark.parametrize("seed", [31, 32, 33, 112])
-def test_all_or_nothing_and_never_more_than_there_is(seed: int) -> None:
+def test_gangs_are_placed_completely_within_capacity_and_quotas(seed: int) -> None:
     dice = Random(seed)
     world = World([some_node(dice, f"n{i}") for i in range(4)], QUEUES, POLICY)
     now = 1000.0
@@ -160,7 +160,7 @@ def test_all_or_nothing_and_never_more_than_there_is(seed: int) -> None:
 
 
 def check(one: Gang, verdict: Any) -> None:
-    """Sizes are within what the gang said, and all its pods have a node."""
+    """Sizes are within the gang's limits, and all its pods have a node."""
     if isinstance(verdict, Admit | Resize):
         for part in one.members:
             size = verdict.sizes[part.type]
@@ -173,7 +173,7 @@ def check(one: Gang, verdict: Any) -> None:
 
 
 def turn(one: Gang, now: float) -> tuple[object, ...]:
-    """Where a gang stands in its line: by priority, by whether it starves, by when its turn is, by age and name."""
+    """The sort key of a gang in its queue: priority, starvation, turn, age and name."""
     starves = now - one.created_at >= POLICY.starving
     runs = POLICY.assumed if one.estimate is None else max(1.0, one.estimate)
     power = 1.0
@@ -183,8 +183,8 @@ def turn(one: Gang, now: float) -> tuple[object, ...]:
     return -one.priority, not starves, one.created_at + defers, one.created_at, one.key
 
 
-def test_a_line_is_served_in_the_order_of_its_definition() -> None:
-    """One place, and gangs that all ask for it: some starve to the second, some have the same turn, some are alike."""
+def test_queue_is_served_in_defined_order() -> None:
+    """All gangs compete for one GPU. Some have just begun to starve, and some have the same turn or the same age."""
     starving = deferring = 0
     for seed in range(40):
         dice = Random(seed)
@@ -215,7 +215,7 @@ def test_a_line_is_served_in_the_order_of_its_definition() -> None:
     assert deferring > 20
 
 
-def test_every_wait_has_its_reason_and_its_words() -> None:
+def test_every_wait_has_reason_and_message() -> None:
     reasons = set()
     for seed in range(25):
         dice = Random(seed)

@@ -1,4 +1,4 @@
-"""The admitter as a controller uses it: what it assumes of its own verdicts, and decisions in parts."""
+"""The admitter as a controller uses it: assumed admissions, and cycles in parts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tf_dist.core.model.status import Admission, Phase, Status
 
 
 def request(name: str, status: Status | None = None) -> AdmissionRequest:
-    """A job of three pods of one CPU; the node has eight."""
+    """A job of three pods with one CPU each. The node has eight CPUs."""
     return AdmissionRequest(replace(job(), uid=name, key=JobKey("default", name)), status or Status(), START)
 
 
@@ -29,7 +29,7 @@ def written(verdict: Verdict) -> Status:
     return Status(phase=Phase.RUNNING, admission=Admission(START, verdict.placement, sizes=verdict.sizes))
 
 
-def test_assumes_an_admission_until_the_job_is_reported_anew() -> None:
+def test_admission_is_assumed_until_job_is_updated() -> None:
     admitter = admitter_of([request("a"), request("b"), request("c")], [node()])
     found = admitter.cycle(START + 1).verdicts
     assert {uid: reason(verdict) for uid, verdict in found.items()} == {
@@ -43,7 +43,7 @@ def test_assumes_an_admission_until_the_job_is_reported_anew() -> None:
     assert reason(admitter.cycle(START + 3).verdicts["b"]) == "Admit", "what was assumed of b is forgotten"
 
 
-def test_an_admission_that_was_not_written_is_reverted() -> None:
+def test_unwritten_admission_is_reverted() -> None:
     admitter = admitter_of(
         [request("a"), request("b")], [{**node(), "status": {"allocatable": {"cpu": "3", "pods": "9"}}}]
     )
@@ -70,7 +70,7 @@ def test_an_admission_that_was_not_written_is_reverted() -> None:
     ],
     ids=["new node", "lost node", "pod", "pod of a job", "pod on an unknown node", "no job", "queues", "quotas"],
 )
-def test_decides_at_once_after_any_change(changes: AdmissionChanges) -> None:
+def test_decides_immediately_after_any_change(changes: AdmissionChanges) -> None:
     admitter = admitter_of([request("a")], [node()])
     admitter.cycle(START + 1)
     assert admitter.wake_at(START + 2) > START + 2
@@ -78,8 +78,8 @@ def test_decides_at_once_after_any_change(changes: AdmissionChanges) -> None:
     assert admitter.wake_at(START + 2) == START + 2
 
 
-def test_a_gang_whose_backoff_has_ended_says_what_it_waits_for_then() -> None:
-    """A pass of its job may have asked just before."""
+def test_gang_gets_new_reason_when_backoff_ends() -> None:
+    """This also holds if the previous decision was just before."""
     full = [{**node(), "status": {"allocatable": {"cpu": "2", "pods": "9"}}}]
     admitter = admitter_of([request("a", Status(not_before=START + 60))], full)
     assert reason(admitter.cycle(START + 59).verdicts["a"]) == "Backoff"
@@ -88,7 +88,7 @@ def test_a_gang_whose_backoff_has_ended_says_what_it_waits_for_then() -> None:
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_keeps_what_is_assumed_when_it_plans_anew(whole: bool) -> None:
+def test_reset_keeps_assumed_admissions(whole: bool) -> None:
     a, b = request("a"), request("b")
     admitter = admitter_of([a], [{**node(), "status": {"allocatable": {"cpu": "3", "pods": "9"}}}])
     admitter.cycle(START + 1)
@@ -101,7 +101,7 @@ def test_keeps_what_is_assumed_when_it_plans_anew(whole: bool) -> None:
     assert isinstance(admitter.explain("a"), Admit)
 
 
-def test_a_job_that_makes_deciding_fail_is_left_out_until_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_whose_decision_fails_is_skipped_until_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     class Unhashable(str):
         __hash__ = None  # type: ignore[assignment]
 
@@ -119,7 +119,7 @@ def test_a_job_that_makes_deciding_fail_is_left_out_until_it_changes(monkeypatch
     assert reason(admitter.cycle(START + 3).verdicts["bad"]) == "Admit"
 
 
-def test_a_cycle_ends_at_its_limit_and_says_that_there_is_more() -> None:
+def test_cycle_stops_at_limit_and_reports_more_work() -> None:
     world = World([small_node("n", gpu=4)])
     world.put(*(gang(f"g{number}", workers(1), at=number) for number in range(6)))
     parts = [world.scheduler.cycle(10, limit=2) for _ in range(3)]
@@ -130,8 +130,8 @@ def test_a_cycle_ends_at_its_limit_and_says_that_there_is_more() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_cycle_in_parts_admits_what_a_whole_one_does(seed: int) -> None:
-    """With equal shares and no reservations the order of admissions is the same; the rest is decided with the last."""
+def test_cycle_in_parts_admits_same_gangs_as_whole_cycle(seed: int) -> None:
+    """With equal shares and no reservations, the order of admissions is the same. The last part decides the rest."""
     dice = Random(seed)
     nodes = [some_node(dice, f"n{number}") for number in range(4)]
     gangs = [some_gang(dice, f"g{number}", 100.0) for number in range(30)]

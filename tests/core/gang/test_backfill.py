@@ -1,7 +1,7 @@
-"""No gang waits for ever: one that waits long gets a reservation, and others pass only where they do not delay it.
+"""No gang waits forever: after a long wait it gets a reservation, and others pass only if they do not delay it.
 
-Reservations beside their definition: one after the other, each as early as can be, holding back what it must and no
-more.
+Further tests compare reservations with their definition: they are made in order, each starts as early as possible, and
+each holds back no more than necessary.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ def starts(found: World, now: float) -> list[str]:
     return sorted(uid for uid, verdict in found.decide(now).items() if isinstance(verdict, Admit))
 
 
-def test_others_pass_while_the_first_has_not_waited_long() -> None:
+def test_others_pass_before_patience_ends() -> None:
     found = world(running("a", {"n0": 2}), gang("large", workers(4), at=0), gang("small", workers(1), at=50))
     assert starts(found, 60) == ["small"]
 
 
-def test_then_room_is_kept_for_it() -> None:
+def test_capacity_is_reserved_after_patience_ends() -> None:
     found = world(running("a", {"n0": 2}), gang("large", workers(4), at=0), gang("small", workers(1), at=150))
     assert starts(found, 160) == []
     waits = found.scheduler.explain("large")
@@ -69,7 +69,7 @@ def test_then_room_is_kept_for_it() -> None:
 
 
 @pytest.mark.parametrize(("estimate", "passes"), [(30, True), (40, True), (41, False), (None, False)])
-def test_who_ends_before_may_pass(estimate: float | None, passes: bool) -> None:
+def test_gang_that_ends_before_reservation_starts_may_pass(estimate: float | None, passes: bool) -> None:
     found = world(
         running("a", {"n0": 2}, at=0, estimate=200),
         gang("large", workers(4), at=1, estimate=10),
@@ -79,8 +79,8 @@ def test_who_ends_before_may_pass(estimate: float | None, passes: bool) -> None:
     assert message(found.scheduler.explain("large")).endswith("ends (about 00:03 UTC) or is stopped")
 
 
-def test_who_goes_elsewhere_may_pass_however_long_it_runs() -> None:
-    """The reservation is of nodes: that of n1 leaves n0 to others."""
+def test_gang_on_unreserved_node_may_pass() -> None:
+    """A reservation is for nodes: the reservation of n1 leaves n0 to others."""
     found = world(
         running("a", {"n0": 3}),
         running("b", {"n1": 1}),
@@ -94,7 +94,7 @@ def test_who_goes_elsewhere_may_pass_however_long_it_runs() -> None:
     assert found.gangs["small"].assigned.placement == {"worker": {"n0": 1}}
 
 
-def test_a_gang_over_its_time_is_expected_to_take_as_long_again() -> None:
+def test_estimate_of_overdue_gang_doubles() -> None:
     found = world(running("a", {"n0": 2}, at=0, estimate=100), gang("large", workers(4), at=0))
     found.decide(150)
     assert "starts when ml/a ends (about 00:03 UTC)" in message(found.scheduler.explain("large"))
@@ -102,8 +102,8 @@ def test_a_gang_over_its_time_is_expected_to_take_as_long_again() -> None:
     assert "starts when ml/a ends (about 00:06 UTC)" in message(found.scheduler.explain("large"))
 
 
-def test_the_promise_is_kept_if_estimates_hold() -> None:
-    """However many small gangs keep coming, the large one starts when it was said to."""
+def test_reserved_gang_starts_on_time_if_estimates_hold() -> None:
+    """New small gangs do not delay the large gang."""
     found = world(
         *(running(f"r{i}", {"n0": 1}, at=0, estimate=400 + 10 * i) for i in range(4)),
         policy=AdmissionPolicy(patience=10),
@@ -123,7 +123,7 @@ def test_the_promise_is_kept_if_estimates_hold() -> None:
     assert started == 430
 
 
-def test_quota_is_reserved_too() -> None:
+def test_quota_is_reserved() -> None:
     found = World([node("n0", gpu=16)], [queue("team", gpu=4)], POLICY)
     found.put(running("a", {"n0": 2}, queue="team"), gang("large", workers(4), at=0, queue="team"))
     found.put(gang("small", workers(1), at=150, queue="team"), gang("other", workers(1), at=150))
@@ -131,8 +131,8 @@ def test_quota_is_reserved_too() -> None:
     assert reason(found.scheduler.explain("large")) == "QuotaExceeded"
 
 
-def test_the_longest_wait_is_bounded_though_small_ones_keep_coming() -> None:
-    """Without estimates no gang can pass one that has waited for its patience: it starts when those inside end."""
+def test_wait_of_large_gang_is_bounded_despite_new_small_gangs() -> None:
+    """Without estimates, no gang passes a gang whose patience has ended. It starts when the running gangs end."""
     found = world(policy=POLICY)
     ends: dict[str, int] = {}
     found.put(gang("large", workers(4), at=30))
@@ -150,13 +150,13 @@ def test_the_longest_wait_is_bounded_though_small_ones_keep_coming() -> None:
     assert started <= 30 + 100 + 40
 
 
-def test_a_strict_queue_keeps_its_room_for_its_first_from_the_start() -> None:
+def test_strict_queue_keeps_capacity_for_its_first_gang() -> None:
     found = World([node("n0", gpu=4)], [queue("default", order=QueueingStrategy.STRICT_FIFO)], POLICY)
     found.put(running("a", {"n0": 2}), gang("large", workers(4), at=0), gang("small", workers(1), at=1))
     assert starts(found, 2) == []
 
 
-def test_who_waits_long_has_a_reservation_behind_those_who_do_not() -> None:
+def test_reservation_passes_to_gang_ahead_when_its_patience_ends() -> None:
     found = world(running("a", {"n0": 2}, priority=1), gang("large", workers(4), at=1000))
     found.put(gang("urgent", workers(4), at=1090, priority=1))
     found.decide(1110)
@@ -166,7 +166,7 @@ def test_who_waits_long_has_a_reservation_behind_those_who_do_not() -> None:
     assert message(found.scheduler.explain("large")).endswith("position 2, behind ml/urgent")
 
 
-def test_members_that_differ_reserve_together() -> None:
+def test_reservation_places_different_members_together() -> None:
     found = World([node("n0", cpu=8, gpu=4), node("n1", cpu=8)], policy=POLICY)
     found.put(
         gang("large", member("ps", 1, cpu=6), member("worker", 2, cpu=1, gpu=2), at=0),
@@ -174,17 +174,19 @@ def test_members_that_differ_reserve_together() -> None:
     )
     found.put(running("a", {"n0": 1}))
     assert starts(found, 160) == ["small"]
-    # All of the large one will be on n0.
+    # The whole large gang will run on n0.
     assert found.gangs["small"].assigned is not None
     assert found.gangs["small"].assigned.placement == {"w": {"n1": 1}}
 
 
-# -- two reservations at a time: those of two queues --
+# -- two reservations at the same time, of two queues --
 
 
 def two_owners() -> World:
-    """The first of one queue waits for n0 (until 200), the first of the other for n1 (until 300); 2 GPUs are free on
-    either."""
+    """The first gang of queue a waits for n0 until 200, and the first of queue b for n1 until 300.
+
+    Each node has 2 free GPUs.
+    """
     found = World([node("n0", gpu=4), node("n1", gpu=4)], [queue("a"), queue("b")], POLICY)
     found.put(
         running("r0", {"n0": 2}, at=0, estimate=200, queue="a"),
@@ -197,7 +199,7 @@ def two_owners() -> World:
 
 @pytest.mark.parametrize("queued", ["a", "b"])
 @pytest.mark.parametrize(("estimate", "passes"), [(40, True), (41, False), (140, False), (141, False), (None, False)])
-def test_who_passes_several_ends_before_the_first_of_them_starts(
+def test_gang_passes_only_if_it_ends_before_first_reservation_starts(
     estimate: float | None, passes: bool, queued: str
 ) -> None:
     found = two_owners()
@@ -207,8 +209,8 @@ def test_who_passes_several_ends_before_the_first_of_them_starts(
 
 
 @pytest.mark.parametrize("gone", ["first", "second"])
-def test_what_was_kept_for_one_of_two_is_free_when_it_wants_it_no_more(gone: str) -> None:
-    """Who is left waits for n0, which is free earlier."""
+def test_reserved_capacity_is_free_after_owner_is_removed(gone: str) -> None:
+    """The remaining gang waits for n0, which is free earlier."""
     found = two_owners()
     found.put(gang("small", workers(1), at=150, queue="b" if gone == "first" else "a"))
     assert starts(found, 160) == []
@@ -220,7 +222,7 @@ def test_what_was_kept_for_one_of_two_is_free_when_it_wants_it_no_more(gone: str
 
 
 @pytest.mark.parametrize(("waited", "reserves"), [(99, False), (100, True)])
-def test_a_gang_has_a_reservation_once_it_has_waited_for_its_patience(waited: float, reserves: bool) -> None:
+def test_gang_gets_reservation_when_its_patience_ends(waited: float, reserves: bool) -> None:
     found = world(running("a", {"n0": 2}), gang("large", workers(4), at=0))
     assert starts(found, 1) == []
     found.put(gang("small", workers(1), at=0.5))
@@ -228,8 +230,8 @@ def test_a_gang_has_a_reservation_once_it_has_waited_for_its_patience(waited: fl
 
 
 @pytest.mark.parametrize(("waited", "reserves"), [(29, False), (30, True)])
-def test_a_gang_may_have_a_patience_of_its_own(waited: float, reserves: bool) -> None:
-    """Also behind one of the same size, which has the usual one: that one gets no reservation by it."""
+def test_gang_may_have_its_own_patience(waited: float, reserves: bool) -> None:
+    """This also holds behind a gang of the same size with the default patience, which gets no earlier reservation."""
     found = world(
         running("a", {"n0": 2}), gang("large", workers(4), at=0), gang("urgent", workers(4), at=0, patience=30)
     )
@@ -239,7 +241,7 @@ def test_a_gang_may_have_a_patience_of_its_own(waited: float, reserves: bool) ->
     assert starts(found, waited) == ([] if reserves else ["small"])
 
 
-def test_it_is_decided_anew_when_somebody_s_patience_ends() -> None:
+def test_wakes_when_patience_of_gang_ends() -> None:
     found = world(running("a", {"n0": 2}), gang("large", workers(4), at=0))
     found.decide(10)
     assert found.scheduler.wake_at(10) == 100
@@ -252,10 +254,10 @@ Free = dict[str, int]
 
 @dataclass
 class Case:
-    """A cluster of GPUs: what is free on each node, who gives what back when, and what each queue has left.
+    """A cluster of GPUs: the free GPUs of each node, the GPUs that running gangs release, and the queues' unused quota.
 
-    ``gives``: in the order in which they give back: when (``NOW`` for those on their way out), the queue, the GPUs by
-    node.
+    ``gives`` has an entry for each running gang, in the order of their ends: the end (``NOW`` if the gang is already
+    stopping), its queue, and its GPUs by node.
     """
 
     cache: SchedulerCache
@@ -266,7 +268,7 @@ class Case:
 
 
 def drawn(dice: Random) -> Case:
-    """Up to 4 nodes that are nearly full, and up to 4 gangs that wait, of pods of one size each."""
+    """Up to 4 nearly full nodes, and up to 4 waiting gangs. All pods of a gang have the same size."""
     cache = SchedulerCache()
     free = {f"n{at}": dice.randint(0, 4) for at in range(dice.randint(1, 4))}
     quotas = {"a": dice.randint(2, 10), "b": dice.randint(2, 10)}
@@ -282,7 +284,7 @@ def drawn(dice: Random) -> Case:
         where = dice.choice(QUEUES)
         one = running(f"r{number}", on, gpu=size, queue=where, estimate=float(NOW + 10 * (number + 1)))
         if dice.random() < 0.5:
-            one = bound(one)  # its pods are on their nodes, else they are still to come
+            one = bound(one)  # its pods are bound; otherwise they do not exist yet
             for name, count in gpus.items():
                 used[name] += count
         kind = dice.choice(["runs", "runs", "runs", "told", "stopped"])
@@ -312,13 +314,13 @@ def drawn(dice: Random) -> Case:
 
 
 def wants(entry: Workload) -> tuple[int, int]:
-    """How many pods, and the GPUs of each."""
+    """The number of pods, and the GPUs of each."""
     [part] = entry.gang.members
     return part.count, int(part.requests[GPU])
 
 
 def gpus(pods: Sequence[PodsOnNode]) -> Free:
-    """By node."""
+    """The GPUs by node."""
     found: Free = {}
     for one in pods:
         [(_, value)] = one.shape.requests
@@ -340,7 +342,7 @@ def need(entry: Workload) -> int:
 
 
 def earliest(case: Case, entry: Workload, earlier: Sequence[Reservation]) -> tuple[float, int] | None:
-    """When a gang fits beside the earlier ones, and how many have given back by then; None: never."""
+    """When a gang fits in addition to the earlier reservations, and how many gangs have ended by then. None: never."""
     count, size = wants(entry)
     leaving = sum(at == NOW for at, _, _ in case.gives)
     for gone in range(leaving, len(case.gives) + 1):
@@ -354,9 +356,9 @@ def earliest(case: Case, entry: Workload, earlier: Sequence[Reservation]) -> tup
 
 
 def held(case: Case, made: Sequence[Reservation], gone: int) -> Free:
-    """What the last of them has to keep of every node: what is not vacated, or counted on by those before it.
+    """What the last reservation holds back on every node: what is not vacated, or what earlier reservations count on.
 
-    In whole pods, and no more than it needs there.
+    It holds back whole pods, and no more than it needs there.
     """
     *before, last = made
     _, size = wants(last.entry)
@@ -379,7 +381,7 @@ def held_quota(case: Case, made: Sequence[Reservation], gone: int) -> int:
     return max(0, need(last.entry) - max(0, spare))
 
 
-def test_one_after_the_other_they_agree_with_the_definition() -> None:
+def test_successive_reservations_match_definition() -> None:
     later = several = 0
     for seed in range(200):
         case = drawn(Random(seed))
@@ -413,8 +415,7 @@ def state(case: Case) -> object:
 
 
 def check_views(case: Case, made: Sequence[Reservation]) -> None:
-    """``with_reserved`` is the room when all have started with what they reserved, otherwise that less what is held
-    back for them."""
+    """``with_reserved`` subtracts the reserved resources if ``started``, and otherwise what is held back."""
     before = state(case)
     for started, parts in (
         (True, [gpus(one.pods) for one in made]),
@@ -431,7 +432,7 @@ def check_views(case: Case, made: Sequence[Reservation]) -> None:
         assert state(case) == before
 
 
-def test_without_the_ends_of_others_only_what_is_leaving_counts() -> None:
+def test_reservation_without_ends_counts_only_stopping_gangs() -> None:
     possible = 0
     for seed in range(150):
         case = drawn(Random(seed))
@@ -443,7 +444,7 @@ def test_without_the_ends_of_others_only_what_is_leaving_counts() -> None:
     assert 15 < possible < 135
 
 
-def test_who_ends_when_nobody_knows_ends_last_and_has_no_time() -> None:
+def test_gang_without_estimate_ends_last_at_unknown_time() -> None:
     cache = SchedulerCache()
     cache.put_node(node("n0", gpu=4))
     cache.put(running("known", {"n0": 2}, estimate=NOW + 50))
@@ -459,8 +460,8 @@ def test_who_ends_when_nobody_knows_ends_last_and_has_no_time() -> None:
 
 
 @pytest.mark.parametrize(("vacated", "kept_back"), [(0, 5), (1, 4), (2, 3), (3, 2), (4, 1), (5, 0)])
-def test_members_of_two_sizes_on_one_node_do_not_count_on_the_same_room(vacated: int, kept_back: int) -> None:
-    """One pod of 3 GPUs and two of 1 on a node where so many become free: every GPU covers one pod at most."""
+def test_members_of_two_sizes_do_not_count_same_capacity_twice(vacated: int, kept_back: int) -> None:
+    """One pod needs 3 GPUs, and two pods need 1. Every GPU that becomes free covers at most one pod."""
     cache = SchedulerCache()
     cache.put_node(node("n0", gpu=5))
     cache.put(running("a", {"n0": vacated}, estimate=NOW + 50) if vacated else gang("none", member("w", 0)))
@@ -470,6 +471,6 @@ def test_members_of_two_sizes_on_one_node_do_not_count_on_the_same_room(vacated:
     assert found is not None
     assert sum(gpus(found.pods).values()) == 5
     held_back = sum(gpus(found.hold).values())
-    # A pod is covered as a whole or not at all: of 3 GPUs that two becoming free do not cover, all are kept.
+    # A pod is covered completely or not at all: if only two GPUs become free, all 3 GPUs of its pod are held back.
     assert kept_back <= held_back <= kept_back + 2
     assert found.reserved_quota.get(GPU, Decimal(0)) == kept_back

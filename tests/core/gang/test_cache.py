@@ -1,4 +1,4 @@
-"""What admission remembers of a gang."""
+"""The scheduler's cache of gangs."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ RESIZED = replace(RUNNING, assigned=replace(RUNNING.assigned, resized=5.0))
 
 
 @pytest.mark.parametrize(("one", "moved"), [(gang("a", workers(2)), -inf), (RUNNING, 3.0), (RESIZED, 5.0)])
-def test_a_gang_has_moved_when_it_got_its_room_or_another_size(one: Gang, moved: float) -> None:
+def test_change_time_is_admission_or_last_resize(one: Gang, moved: float) -> None:
     assert SchedulerCache().put(one).changed_at == moved

@@ -1,4 +1,4 @@
-"""Replicas of drained nodes: admission assigns other nodes to them at once, and holds these."""
+"""Replicas of drained nodes: admission assigns other nodes to them immediately, and holds these nodes."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ DRAINED, OTHER = job("drained"), job("other")
         (RESTARTED, []),
     ],
 )
-def test_replicas_of_a_drained_node_get_nodes_before_gangs_that_wait(attempts: Attempts, there: list[Any]) -> None:
-    """From when their pods are asked to go until they exist again."""
+def test_replicas_of_drained_node_get_nodes_before_waiting_gangs(attempts: Attempts, there: list[Any]) -> None:
+    """This holds from the deletion of their pods until the pods exist again."""
     status = running(attempts, n1=2)
     asked = admitter([(OTHER, Status()), (DRAINED, status)], there, nodes("n1", n1=2, n2=2), LIMITED)
     before = asked.queue_usages()["default"].used
@@ -81,7 +81,7 @@ def test_replicas_of_a_drained_node_get_nodes_before_gangs_that_wait(attempts: A
     assert (moved.sizes, moved.placement) == ({"worker": 2}, {"worker": {"n2": 2}})
     assert moved.message == "2 worker cannot go to n1, which accepts no pods now; assigned instead: n2"
     assert reason(found[OTHER.uid]) == "QuotaExceeded"
-    # The status says so by now, and the old pods are still there or not: the nodes are held, and nothing else changes.
+    # After the status is written, the nodes are held and nothing else changes, even if the old pods still exist.
     request = AdmissionRequest(DRAINED, running(attempts, n2=2), START)
     asked.update(AdmissionChanges(jobs={DRAINED.uid: request}))
     assert asked.cycle(START).verdicts == {}
@@ -94,14 +94,14 @@ def test_replicas_of_a_drained_node_get_nodes_before_gangs_that_wait(attempts: A
 @pytest.mark.parametrize(
     "there", [pods(DRAINED, "n1", "n1", attempt="1.0.1"), pods(DRAINED, "n1", "n3", attempt="1.0.1")]
 )
-def test_pods_that_run_on_a_cordoned_node_stay(there: list[Any]) -> None:
+def test_running_pods_stay_on_cordoned_node(there: list[Any]) -> None:
     place = {name: sum(pod["spec"]["nodeName"] == name for pod in there) for name in ("n1", "n3")}
     status = running(**{name: count for name, count in place.items() if count})
     asked = admitter([(DRAINED, status)], there, nodes("n1", n1=2, n2=2, n3=2))
     assert asked.cycle(START).verdicts == {}
 
 
-def test_only_the_replicas_without_pods_leave() -> None:
+def test_only_replicas_without_current_pods_move() -> None:
     status = running(Attempts(1, pods={ReplicaId("worker", 1): 1}), n1=2)
     there = pods(DRAINED, "n1", "n1")
     asked = admitter([(DRAINED, status)], there, nodes("n1", n1=2, n2=2))
@@ -109,7 +109,7 @@ def test_only_the_replicas_without_pods_leave() -> None:
     assert moved.placement == {"worker": {"n1": 1, "n2": 1}}
 
 
-def test_a_taint_closes_a_node_as_a_cordon_does() -> None:
+def test_taint_closes_node_like_cordon() -> None:
     cluster = nodes(n1=2, n2=2)
     cluster[0]["spec"]["taints"] = [TAINT]
     asked = admitter([(DRAINED, running(n1=2))], [], cluster)
@@ -117,7 +117,7 @@ def test_a_taint_closes_a_node_as_a_cordon_does() -> None:
     assert moved.placement == {"worker": {"n2": 2}}
 
 
-def test_no_nodes_are_assigned_where_not_all_fit_and_what_is_free_is_held() -> None:
+def test_replicas_that_do_not_all_fit_hold_capacity_without_nodes() -> None:
     small = job("small", workers=1)
     asked = admitter([(small, Status()), (DRAINED, running(n1=2))], [], nodes("n1", n1=2, n2=1))
     found = asked.cycle(START).verdicts
@@ -128,7 +128,7 @@ def test_no_nodes_are_assigned_where_not_all_fit_and_what_is_free_is_held() -> N
 
 
 @pytest.mark.parametrize(("free", "admitted"), [(2, False), (3, True)])
-def test_capacity_of_pods_without_assigned_nodes_is_held_when_a_gang_gets_its_rest(free: int, admitted: bool) -> None:
+def test_pods_without_nodes_hold_capacity_when_partial_gang_is_completed(free: int, admitted: bool) -> None:
     floating, small, partial = job("floating", workers=1), job("small", workers=1), job("partial")
     partial = replace(partial, scheduling=replace(partial.scheduling, min_available=1))
     anywhere = Admission(START - 5_000, sizes={"worker": 1}, complete=START - 5_000)
@@ -146,14 +146,14 @@ def test_capacity_of_pods_without_assigned_nodes_is_held_when_a_gang_gets_its_re
     assert isinstance(found[small.uid], Admit) == admitted
 
 
-def test_the_reconciler_decides_where_a_topology_domain_is_required() -> None:
+def test_admission_does_not_move_replicas_with_required_topology() -> None:
     gang = job("gang", **{names.TOPOLOGY: "zone", names.TOPOLOGY_REQUIRED: "true"})
     asked = admitter([(gang, running(n1=2))], [], nodes("n1", n1=2, n2=2))
     assert asked.cycle(START).verdicts == {}
 
 
-def test_a_node_may_close_at_any_time_before_the_pods_exist() -> None:
-    """Also before the admission is written: the gang is asked again when it is."""
+def test_gang_moves_when_node_closes_before_pods_exist() -> None:
+    """If the node closes before the admission is written, the gang moves after the write."""
     cluster = {one["metadata"]["name"]: one for one in nodes(n1=2, n2=2)}
     closed = {one["metadata"]["name"]: one for one in nodes("n1", n1=2, n2=2)}
     asked = admitter([(DRAINED, running(n1=2))], [], list(cluster.values()))

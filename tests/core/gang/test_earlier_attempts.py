@@ -1,4 +1,4 @@
-"""Pods of an earlier attempt that are still on nodes: they go, and are no pods of the place that their job has now."""
+"""Pods of an earlier attempt that are still on nodes: they do not belong to the job's current admission."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def nodes(**cpus: int) -> list[dict[str, Any]]:
 
 
 def pods(of: Job, *on: str, attempt: str) -> list[dict[str, Any]]:
-    """Its workers on these nodes, made by an attempt."""
+    """The workers of an attempt of the job, on these nodes."""
     made = [builders.pod(of, f"worker-{index}", attempt=attempt) for index in range(len(on))]
     return [{**pod, "spec": {**pod["spec"], "nodeName": name}} for pod, name in zip(made, on, strict=True)]
 
 
 def admitted(on: Mapping[str, int], phase: Phase = Phase.PENDING) -> Status:
-    """A job that has this place, and is at its second attempt."""
+    """The status of a job with these assigned nodes, in its second attempt."""
     place = Admission(START, sizes={"worker": sum(on.values())}, placement={"worker": on})
     return Status(phase=phase, attempts=Attempts(2), admission=place)
 
@@ -50,13 +50,13 @@ def admitted(on: Mapping[str, int], phase: Phase = Phase.PENDING) -> Status:
 def decided(
     jobs: Mapping[str, tuple[Job, Status]], there: list[Any], *, late: float = 0.0, **cpus: int
 ) -> dict[str, Verdict]:
-    """The verdicts by the names of the jobs; each was created a second after the one before, ``late`` seconds late."""
+    """The verdicts by job name. The jobs are created one second apart, and all of them ``late`` seconds late."""
     claims = [AdmissionRequest(of, status, START + late + at) for at, (of, status) in enumerate(jobs.values())]
     found = verdicts(admitter_of(claims, nodes(**cpus), there, config=RULES), START + 9)
     return {name: found[of.uid] for name, (of, _) in jobs.items()}
 
 
-def test_the_new_place_is_kept_while_pods_of_an_earlier_attempt_are_elsewhere() -> None:
+def test_new_node_stays_assigned_while_earlier_pods_are_elsewhere() -> None:
     again, other = job("again", 1, 1), job("other", 3, 1)
     jobs = {"again": (again, admitted({"n1": 1})), "other": (other, Status())}
     found = decided(jobs, pods(again, "n3", attempt="1.0.0"), n1=3, n3=1)
@@ -64,8 +64,8 @@ def test_the_new_place_is_kept_while_pods_of_an_earlier_attempt_are_elsewhere() 
     assert reason(found["other"]) != "Admit"
 
 
-def test_a_pod_that_was_given_up_on_a_node_that_is_gone_takes_no_room_of_the_one_that_follows_it() -> None:
-    """It was sent to n3 and waits there for ever; its replica may come anywhere now, and keeps its room on n1."""
+def test_abandoned_pod_on_lost_node_does_not_count_as_its_replacement() -> None:
+    """The abandoned pod stays bound to n3. Its replacement may go to any node, and keeps its capacity on n1."""
     lost, other = job("lost", 1, 2), job("other", 2, 1)
     status = admitted({})
     attempts = Attempts(2, pods={ReplicaId("worker", 0): 1})
@@ -78,13 +78,13 @@ def test_a_pod_that_was_given_up_on_a_node_that_is_gone_takes_no_room_of_the_one
 
 
 @pytest.mark.parametrize("attempt", ["2", "2.0", "2.x.1", "x.0.1", ""])
-def test_a_pod_whose_attempt_cannot_be_read_is_one_of_the_place(attempt: str) -> None:
+def test_pod_with_unreadable_attempt_counts_as_current(attempt: str) -> None:
     there, other = job("there", 1, 1), job("other", 3, 1)
     jobs = {"there": (there, admitted({"n1": 1})), "other": (other, Status())}
     assert isinstance(decided(jobs, pods(there, "n3", attempt=attempt), n1=3, n3=1)["other"], Admit)
 
 
-def test_pods_of_the_present_attempt_are_those_of_the_place_wherever_they_came_to() -> None:
+def test_current_pod_on_another_node_frees_assigned_node() -> None:
     there, other = job("there", 1, 1), job("other", 3, 1)
     jobs = {"there": (there, admitted({"n1": 1})), "other": (other, Status())}
     found = decided(jobs, pods(there, "n3", attempt="2.0.1"), n1=3, n3=1)
@@ -96,10 +96,10 @@ def test_pods_of_the_present_attempt_are_those_of_the_place_wherever_they_came_t
     [
         (Phase.PENDING, {"n1": 2}),
         (Phase.RESTARTING, {"n1": 2}),
-        (Phase.RESTARTING, {"n1": 1}),  # a pod was unpinned, and came to n1 all the same
+        (Phase.RESTARTING, {"n1": 1}),  # one pod was created without affinity, and was bound to n1 anyway
     ],
 )
-def test_a_job_that_starts_again_where_its_pods_are_takes_the_room_once(phase: Phase, place: dict[str, int]) -> None:
+def test_restarted_job_on_same_node_is_counted_once(phase: Phase, place: dict[str, int]) -> None:
     again, other = job("again", 2, 1), job("other", 2, 1)
     status = admitted(place, phase)
     assert status.admission
@@ -110,8 +110,8 @@ def test_a_job_that_starts_again_where_its_pods_are_takes_the_room_once(phase: P
 
 
 @pytest.mark.parametrize("here", ["", "n1"])
-def test_the_room_of_a_pod_that_may_yet_be_bound_is_not_free(here: str) -> None:
-    """The scheduler may bind pods of a preempted gang until they are deleted: no other gang gets their room."""
+def test_capacity_of_pod_that_may_still_be_bound_is_not_free(here: str) -> None:
+    """The scheduler may bind pods of a preempted gang until they are deleted. No other gang gets their capacity."""
     gone, first, other = job("gone", 2, 1), job("first", 2, 1, "high"), job("other", 2, 1)
     requeued = Status(phase=Phase.PENDING, reason="Preempted", attempts=Attempts(2))
     waits = Status(phase=Phase.PENDING, reason=Reason.PREEMPTING)
@@ -126,10 +126,10 @@ def test_the_room_of_a_pod_that_may_yet_be_bound_is_not_free(here: str) -> None:
 
 
 @pytest.mark.parametrize("late", [0.0, 20.0])
-def test_the_room_that_a_preempted_gang_leaves_is_kept_though_it_has_another_place_by_now(late: float) -> None:
-    """b fits once the earlier pods of c have left n1; d, which would take n2 and n3, must wait for it.
+def test_preempted_capacity_stays_reserved_after_gang_is_readmitted(late: float) -> None:
+    """b fits after the earlier pods of c have left n1. d would take n2 and n3, and must wait for b.
 
-    ``late``: by how much the clock has been set back since they came.
+    ``late``: how far the clock was set back since the jobs were created.
     """
     b, c, d = job("b", 3, 2, "high"), job("c", 2, 1), job("d", 2, 2)
     waits = Status(phase=Phase.PENDING, reason=Reason.PREEMPTING)

@@ -1,4 +1,4 @@
-"""A gang queues once, with alternatives: which one it starts as, at which place in line, and what the others hold."""
+"""Fallbacks of a gang: which one starts, the gang's position in the queue, and the usage of the others."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TWO_QUEUES = (queue("train", gpu=8), queue("spot", gpu=8))
 
 
 def job(name: str = "job", *, at: float = 0, tried_from: float = 600, **rest: Any) -> Gang:
-    """8 GPUs, else 4, else 8 of the spot queue."""
+    """A job that requests 8 GPUs, with fallbacks to 4 GPUs and to 8 GPUs of the spot queue."""
     rest = {"queue": "train", **rest}
     return or_else(
         gang(name, workers(8), at=at, **rest),
@@ -43,7 +43,7 @@ def job(name: str = "job", *, at: float = 0, tried_from: float = 600, **rest: An
 
 
 def started(world: World, now: float) -> dict[str, int]:
-    """What starts now, and as which fallback."""
+    """The gangs that start now, with the number of the chosen fallback."""
     return {
         uid: one.fallback for verdicts in world.settle(now) for uid, one in verdicts.items() if isinstance(one, Admit)
     }
@@ -53,14 +53,14 @@ def started(world: World, now: float) -> dict[str, int]:
     ("train", "spot", "now", "expected"),
     [
         (0, 0, 0, 0),  # all is free
-        (0, 0, 600, 0),  # and still is when fallbacks may be tried: the first comes first
-        (2, 0, 599, None),  # not yet
+        (0, 0, 600, 0),  # all is free when fallbacks may be tried: the primary request starts
+        (2, 0, 599, None),  # fallbacks are not tried yet
         (2, 0, 600, 1),
-        (5, 0, 600, 2),  # neither 8 nor 4 are left: the spot queue has them
+        (5, 0, 600, 2),  # neither 8 nor 4 are left, but the spot queue has 8
         (5, 1, 600, None),
     ],
 )
-def test_the_first_that_fits_starts_once_the_timeout_has_passed(
+def test_first_fitting_alternative_starts_after_timeout(
     train: int, spot: int, now: float, expected: int | None
 ) -> None:
     world = World([node("n", gpu=100)], TWO_QUEUES)
@@ -75,32 +75,32 @@ def test_the_first_that_fits_starts_once_the_timeout_has_passed(
         assert place.sizes == {"worker": (8, 4, 8)[expected]}
 
 
-def test_a_better_way_is_taken_though_the_other_queue_has_its_turn_first() -> None:
-    """No driver ran for a while, and everything may be tried at once; the spot queue has the smaller share."""
+def test_primary_request_is_preferred_over_fallback_in_emptier_queue() -> None:
+    """After a time without a controller, all alternatives may be tried. The spot queue has the smaller share."""
     world = World([node("n", gpu=100)], (queue("train", gpu=16), queue("spot", gpu=16)))
     world.put(running("other", {"n": 8}, queue="train"), job(tried_from=0))
     assert started(world, 1000) == {"job": 0}
-    # What the fallback would have held is free for others in the same moment.
+    # The capacity of the fallback is immediately free for others.
     world.put(gang("late", workers(16), at=999, queue="spot"))
     assert started(world, 1000) == {"late": 0}
 
 
-def test_a_fallback_stands_in_the_other_queue_with_the_age_of_the_job() -> None:
-    """Of two that want the spot queue's last place the older has it, though it came there later."""
+def test_fallback_queues_with_age_of_its_job() -> None:
+    """The older gang gets the capacity of the spot queue, even if it entered that queue later."""
     world = World([node("n", gpu=100)], TWO_QUEUES)
     world.put(running("in-train", {"n": 8}, queue="train"), running("in-spot", {"n": 8}, queue="spot"))
     world.put(job(at=0, tried_from=600), gang("younger", workers(8), at=300, queue="spot"))
     assert started(world, 700) == {}
     world.remove("in-spot")
     assert started(world, 700) == {"job": 2}
-    # One that is older than the job comes first all the same.
+    # A gang that is older than the job still comes first.
     world = World([node("n", gpu=100)], TWO_QUEUES)
     world.put(running("in-train", {"n": 8}, queue="train"), gang("older", workers(8), at=-1, queue="spot"), job())
     assert started(world, 700) == {"older": 0}
 
 
-def test_while_it_waits_it_holds_nothing_and_keeps_its_first_place() -> None:
-    """Its fallbacks neither hold quota nor are they counted, and the first way stays in the line where it stood."""
+def test_waiting_fallbacks_use_no_quota_and_gang_keeps_its_position() -> None:
+    """Fallbacks use no quota and are not counted as pending. The primary request keeps its position in the queue."""
     world = World([node("n", gpu=100)], TWO_QUEUES)
     world.put(running("in-train", {"n": 8}, queue="train"), running("in-spot", {"n": 8}, queue="spot"), job())
     world.settle(700)
@@ -115,7 +115,7 @@ def test_while_it_waits_it_holds_nothing_and_keeps_its_first_place() -> None:
     assert waiting(world.scheduler) == ["younger"]
 
 
-def test_a_queue_that_is_served_strictly_tries_the_fallbacks_of_its_first_and_nothing_behind() -> None:
+def test_strict_queue_tries_fallbacks_of_its_first_gang_before_others() -> None:
     strict = queue("train", gpu=8, order=QueueingStrategy.STRICT_FIFO)
     world = World([node("n", gpu=100)], (strict, queue("spot", gpu=1)))
     world.put(running("in-train", {"n": 2}, queue="train"), job(), gang("small", workers(1), at=1, queue="train"))
@@ -123,7 +123,7 @@ def test_a_queue_that_is_served_strictly_tries_the_fallbacks_of_its_first_and_no
     assert started(world, 600) == {"job": 1, "small": 0}
 
 
-def test_nothing_is_preempted_for_a_fallback() -> None:
+def test_fallback_does_not_preempt() -> None:
     world = World([node("n", gpu=100)], TWO_QUEUES)
     world.put(running("big", {"n": 8}, queue="train", priority=9), running("low", {"n": 8}, queue="spot"))
     world.put(job(priority=5))
@@ -131,7 +131,7 @@ def test_nothing_is_preempted_for_a_fallback() -> None:
     assert world.gangs["low"].assigned is not None
 
 
-def test_while_others_are_preempted_for_it_it_does_not_fall_back() -> None:
+def test_gang_does_not_fall_back_while_it_preempts() -> None:
     world = World([node("n", gpu=100)], TWO_QUEUES)
     world.put(running("low", {"n": 8}, queue="train"), job(priority=5))
     verdicts = world.scheduler.cycle(700).verdicts
@@ -140,8 +140,8 @@ def test_while_others_are_preempted_for_it_it_does_not_fall_back() -> None:
     assert world.scheduler.cycle(701).verdicts["job"] == Admit(sizes={"worker": 8}, placement={"worker": {"n": 8}})
 
 
-def test_room_is_reserved_for_the_first_way_that_there_can_be() -> None:
-    """8 never fit into the queue: the 4 are what is waited for, and small ones that come later do not take them."""
+def test_reservation_is_for_first_alternative_that_can_fit() -> None:
+    """8 GPUs never fit into the queue, so the gang waits for 4. Later small gangs do not take them."""
     world = World([node("n", gpu=100)], (queue("train", gpu=6), queue("spot", gpu=0)), POLICY)
     world.put(running("in-train", {"n": 4}, queue="train", estimate=5000.0), job(tried_from=10))
     now = 10.0 + POLICY.patience
@@ -154,26 +154,26 @@ def test_room_is_reserved_for_the_first_way_that_there_can_be() -> None:
 @pytest.mark.parametrize(
     ("now", "said"), [(0, "fallback 1 is tried from 00:10 UTC on"), (700, "fallback 1 also waits")]
 )
-def test_why_it_waits_names_its_fallbacks(now: float, said: str) -> None:
+def test_wait_message_names_fallbacks(now: float, said: str) -> None:
     world = World([node("n", gpu=100)], TWO_QUEUES)
     world.put(running("a", {"n": 8}, queue="train"), running("b", {"n": 8}, queue="spot"), job())
     verdict = world.decide(now)["job"]
     assert reason(verdict) == "QuotaExceeded"
     assert said in message(verdict)
-    # A job is not said never to fit as long as one of its ways can.
+    # The reason is not NeverFits as long as one of the alternatives can fit.
     world = World([node("n", gpu=4)], (queue("train", gpu=100),))
     world.put(running("a", {"n": 4}, queue="train"), job())
     assert reason(world.decide(now)["job"]) == "WaitingForCapacity"
 
 
-def test_after_its_verdict_was_lost_it_waits_as_before() -> None:
+def test_gang_waits_again_when_fallback_verdict_is_not_written() -> None:
     world = World([node("n", gpu=100)], TWO_QUEUES)
     world.put(running("in-train", {"n": 8}, queue="train"))
     world.scheduler.put_gang(job())
     assert world.scheduler.cycle(700).verdicts["job"] == Admit(
         sizes={"worker": 8}, placement={"worker": {"n": 8}}, fallback=2
     )
-    world.scheduler.put_gang(job())  # it was not written
+    world.scheduler.put_gang(job())  # the verdict was not written
     world.scheduler.put_gang(running("in-spot", {"n": 8}, queue="spot"))
     assert isinstance(world.scheduler.cycle(701).verdicts["job"], Wait)
     world.scheduler.remove_gang("job")
@@ -182,7 +182,7 @@ def test_after_its_verdict_was_lost_it_waits_as_before() -> None:
 
 
 def with_fallbacks(dice: Random, name: str, now: float) -> Gang:
-    """A gang of which half have other ways: fewer workers, another queue, other needs."""
+    """A random gang. Half of the gangs have fallbacks with fewer workers, another queue or other requests."""
     first = some_gang(dice, name, now)
     if dice.random() < 0.5:
         return first
@@ -196,8 +196,8 @@ def with_fallbacks(dice: Random, name: str, now: float) -> Gang:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_capacity_holds_and_piece_by_piece_is_the_whole(seed: int) -> None:
-    """Never more than there is on a node or in a queue, each job once, and what was remembered changes nothing."""
+def test_fallbacks_respect_capacity_and_match_decisions_on_snapshot(seed: int) -> None:
+    """No node or queue is exceeded, each job is admitted once, and a new scheduler decides the same."""
     dice, now, fell_back = Random(seed), 1000.0, 0
     world = World([some_node(dice, f"n{i}") for i in range(3)], QUEUES, POLICY)
     for step in range(40):
@@ -230,14 +230,14 @@ def test_capacity_holds_and_piece_by_piece_is_the_whole(seed: int) -> None:
     assert fell_back > 3
 
 
-def test_a_fallback_that_the_job_no_longer_has_is_not_taken() -> None:
+def test_removed_fallback_is_not_used() -> None:
     world = World([node("n", gpu=100)], TWO_QUEUES)
     world.put(running("in-train", {"n": 8}, queue="train"), job())
     world.put(replace(job(), fallbacks=()))
     assert started(world, 700) == {}
 
 
-def test_of_fallbacks_in_several_queues_the_first_is_taken_whichever_queue_has_its_turn_first() -> None:
+def test_first_fallback_is_used_regardless_of_queue_order() -> None:
     queues = (queue("train", gpu=8), *(queue(name, gpu=8) for name in ("spot", "late")))
     for order in (("spot", "late"), ("late", "spot")):
         world = World([node("n", gpu=100)], queues)

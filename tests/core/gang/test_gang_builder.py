@@ -49,7 +49,7 @@ def limit(cpu: str) -> dict[str, Any]:
             "5",
         ),
         ({"containers": [container(cpu="1")], "overhead": {"cpu": "250m"}}, "1.25"),
-        # Sidecars run beside what starts after them, and beside the containers, not beside what started before.
+        # Sidecars run together with the containers and with init containers after them, but not with those before them.
         (
             {
                 "containers": [container(cpu="1")],
@@ -64,7 +64,7 @@ def limit(cpu: str) -> dict[str, Any]:
             },
             "12",
         ),
-        # What the pod asks for as a whole is in place of what its containers do.
+        # Pod-level resources replace those of the containers.
         ({"resources": {"requests": {"cpu": "4"}}, "containers": [container(cpu="1")]}, "4"),
         ({"resources": {"requests": {"cpu": "1"}}, "containers": [container(cpu="3")]}, "1"),
         ({"resources": {"limits": {"cpu": "4"}}, "containers": [{}]}, "4"),
@@ -74,7 +74,7 @@ def limit(cpu: str) -> dict[str, Any]:
         ({"resources": {"requests": {"nvidia.com/gpu": "4"}}, "containers": [container(cpu="1")]}, "1"),
     ],
 )
-def test_a_pod_asks_for_what_the_scheduler_adds_up(spec: Any, cpu: str | None) -> None:
+def test_pod_requests_match_kubernetes_scheduler(spec: Any, cpu: str | None) -> None:
     expected = {"pods": Decimal(1)} | ({} if cpu is None else {"cpu": Decimal(cpu)})
     assert pod_requests(spec) == expected
 
@@ -90,11 +90,11 @@ def test_a_pod_asks_for_what_the_scheduler_adds_up(spec: Any, cpu: str | None) -
         ({"resources": {"limits": {"cpu": "8"}}, "containers": [limit("2")]}, "8"),
     ],
 )
-def test_its_limits_are_added_up_in_the_same_way(spec: Any, cpu: str | None) -> None:
+def test_pod_limits_add_up_like_requests(spec: Any, cpu: str | None) -> None:
     assert pod_limits(spec).get("cpu") == (None if cpu is None else Decimal(cpu))
 
 
-def test_a_pod_as_a_whole_may_ask_for_memory_and_huge_pages_and_for_no_devices() -> None:
+def test_pod_level_resources_exclude_devices() -> None:
     stated = {"cpu": "2", "memory": "4", "hugepages-2Mi": "8", "nvidia.com/gpu": "1"}
     kept = {"cpu": Decimal(2), "memory": Decimal(4), "hugepages-2Mi": Decimal(8)}
     spec = {"resources": {"requests": stated, "limits": stated}, "containers": [{}]}
@@ -102,7 +102,7 @@ def test_a_pod_as_a_whole_may_ask_for_memory_and_huge_pages_and_for_no_devices()
     assert pod_limits(spec) == kept
 
 
-def test_a_runtime_class_adds_its_overhead_where_the_template_says_none() -> None:
+def test_runtime_class_adds_overhead_if_template_has_none() -> None:
     classes = {"sandbox": RuntimeClass(overhead={"cpu": "500m"})}
 
     def asked(**spec: Any) -> Decimal:
@@ -116,7 +116,7 @@ def test_a_runtime_class_adds_its_overhead_where_the_template_says_none() -> Non
     assert asked(runtimeClassName="sandbox", overhead={"cpu": "2"}) == 3
 
 
-def test_a_runtime_class_limits_its_pods_to_nodes_that_have_the_runtime() -> None:
+def test_runtime_class_adds_node_selector_and_tolerations() -> None:
     toleration = {"key": "sandbox", "operator": "Exists"}
     classes = {"sandbox": RuntimeClass(node_selector={"runtime": "gvisor"}, tolerations=(toleration,))}
     pod = template(containers=[container(cpu="1")], runtimeClassName="sandbox", nodeSelector={"pool": "a"})
@@ -139,10 +139,10 @@ def test_a_runtime_class_limits_its_pods_to_nodes_that_have_the_runtime() -> Non
         ({}, {"said": str(2**31)}, "", (2, 1)),
     ],
 )
-def test_pods_of_higher_priority_are_the_first_of_a_gang(
+def test_minimum_consists_of_pods_with_highest_priority(
     ps: dict[str, str], worker: dict[str, str], job_class: str, start: tuple[int, int]
 ) -> None:
-    """As Volcano's ``priority`` plugin orders the tasks of a job."""
+    """Volcano's ``priority`` plugin orders the tasks of a job in the same way."""
 
     def spec(name: str, count: int, said: dict[str, str]) -> ReplicaSpec:
         pod = template(**({"priorityClassName": said["class"]} if "class" in said else {}))
@@ -155,7 +155,7 @@ def test_pods_of_higher_priority_are_the_first_of_a_gang(
     assert tuple(found.start for found in pod_sets(job, AdmissionConfig(priorities=classes))) == start
 
 
-def test_a_gang_asks_for_all_its_replicas() -> None:
+def test_gang_requests_all_replicas() -> None:
     assert [(m.type, m.count, m.least, m.most) for m in pod_sets(job())] == [("ps", 1, 1, 1), ("worker", 2, 2, 2)]
 
 
@@ -163,13 +163,13 @@ def free(*pods: Any) -> Decimal:
     return seen(admitter_of([], [node()], pods)).nodes["n"].free["cpu"]
 
 
-def test_pods_on_a_node_take_their_room_until_they_have_ended() -> None:
+def test_bound_pods_use_capacity_until_they_end() -> None:
     assert free() == 8
     assert free(pod(), pod(phase="Pending")) == 6
     assert free(pod(phase="Succeeded"), pod(phase="Failed"), pod(on=None)) == 8
 
 
-def test_nodes_that_take_no_pods_are_left_out() -> None:
+def test_nodes_that_accept_no_pods_are_ignored() -> None:
     nodes = [node("a"), node("b", ready="Unknown"), node("c", unschedulable=True), {"metadata": {"name": "bare"}}]
     assert list(seen(admitter_of([], nodes)).nodes) == ["a", "bare"]
 
@@ -180,14 +180,14 @@ def one(status: Status, *pods: Any, changed: Any = None, config: AdmissionConfig
     return found
 
 
-def test_a_gang_s_place_and_its_pods_on_nodes_are_known() -> None:
+def test_gang_has_assigned_nodes_and_bound_pods() -> None:
     there = [pod(owner="uid-mnist", index=1), pod(on=None, owner="uid-mnist"), pod(owner="another")]
     found = one(ADMITTED, *there)
     assert found.assigned == AssignedPods(
         at=START, sizes={"ps": 1, "worker": 2}, placement={"worker": {"n": 1, "m": 1}}, resized=START + 9
     )
     assert found.bound == {"worker": {"n": 1}}
-    assert found.pod_nodes["worker"] == ("m", "n")  # worker 0 is to be on m, worker 1 is on n
+    assert found.pod_nodes["worker"] == ("m", "n")  # worker 0 is assigned to m, worker 1 is bound to n
 
 
 @pytest.mark.parametrize(
@@ -195,12 +195,12 @@ def test_a_gang_s_place_and_its_pods_on_nodes_are_known() -> None:
     [
         (Status(), 60.0, [(0, None), (1, 60.0), (2, 60.0)]),
         (Status(), None, [(0, None)]),
-        (Status(fallback_from=1), 60.0, [(1, None), (2, 0.0), (0, 60.0)]),  # after a disruption of the first
+        (Status(fallback_from=1), 60.0, [(1, None), (2, 0.0), (0, 60.0)]),  # after a disruption of the primary request
         (Status(fallback_from=1), None, [(1, None), (2, 0.0)]),
         (ADMITTED, 60.0, [(0, None)]),
     ],
 )
-def test_a_waiting_gang_has_its_fallbacks_with_the_times_from_which_they_are_tried(
+def test_waiting_gang_has_fallbacks_with_their_start_times(
     status: Status, timeout: float | None, tried: list[tuple[int, float | None]]
 ) -> None:
     plain = job()
@@ -212,26 +212,24 @@ def test_a_waiting_gang_has_its_fallbacks_with_the_times_from_which_they_are_tri
     assert [gang.fallback_of for gang in found.fallbacks] == [found.uid] * len(later)
 
 
-def test_pods_of_a_gang_without_a_place_are_known_too() -> None:
+def test_bound_pods_are_counted_without_admission() -> None:
     found = one(Status(not_before=START + 60), pod(owner="uid-mnist"))
     assert (found.assigned, found.bound, found.not_before) == (None, {"worker": {"n": 1}}, START + 60)
 
 
-def test_replicas_that_are_done_are_counted() -> None:
+def test_succeeded_replicas_count_as_done() -> None:
     done = Status(phase=Phase.RUNNING, admission=Admission(START), succeeded=frozenset({ReplicaId("worker", 1)}))
     assert one(done).done == {"worker": 1}
 
 
-def test_a_replica_that_is_done_and_has_no_place_leaves_none() -> None:
+def test_finished_replica_without_assigned_node_vacates_none() -> None:
     place = Admission(START, placement={"worker": {"n": 1}})
     found = one(Status(phase=Phase.RUNNING, admission=place, succeeded=frozenset({ReplicaId("worker", 1)})))
     assert (found.problem, found.done, found.vacated) == ("", {"worker": 1}, {"worker": {}})
 
 
 @pytest.mark.parametrize(("done", "free"), [(0, "m"), (1, "n")])
-def test_the_place_of_a_replica_that_is_done_is_given_to_others_and_not_that_of_one_to_come(
-    done: int, free: str
-) -> None:
+def test_only_node_of_finished_replica_is_given_to_other_gangs(done: int, free: str) -> None:
     cpu = template(containers=[{"name": "tensorflow", "image": "tf", **container(cpu="1")}])
     holder = v1_job(replicas("worker", 2, template=cpu))
     other = replace(v1_job(replicas("worker", 1, template=cpu)), uid="uid-other", key=JobKey("default", "other"))
@@ -248,8 +246,8 @@ def test_the_place_of_a_replica_that_is_done_is_given_to_others_and_not_that_of_
 
 
 @pytest.mark.parametrize("stays", [True, False], ids=["its sidecar runs on", "its pod has ended"])
-def test_the_room_of_a_replica_that_is_done_is_free_once_its_pod_has_ended(stays: bool) -> None:
-    """As with a v1alpha1 job, which judges one container of several; its other worker is being made anew."""
+def test_capacity_of_finished_replica_is_free_after_its_pod_ends(stays: bool) -> None:
+    """A v1alpha1 job judges only one of several containers. The other worker of the job is being recreated."""
     holder, other = job(), replace(job(), uid="uid-other", key=JobKey("default", "other"))
     status = Status(
         phase=Phase.RUNNING,
@@ -269,16 +267,16 @@ WAITING_POLICY = Rule(events=frozenset({Event.POD_FAILED}), action=Action.RESTAR
 @pytest.mark.parametrize(
     ("policy", "done"),
     [
-        (None, 2),  # nothing answers the failure: the pod has ended for good, as the one that has succeeded
-        (WAITING_POLICY, 1),  # it may yet come back
+        (None, 2),  # no policy matches the failure: the pod has ended for good, like the succeeded pod
+        (WAITING_POLICY, 1),  # the pod may be recreated
         (replace(WAITING_POLICY, events=frozenset({Event.POD_EVICTED})), 1),
         (replace(WAITING_POLICY, events=frozenset({Event.TASK_FAILED})), 2),
-        (replace(WAITING_POLICY, timeout=0.0), 2),  # it would have been answered
-        (replace(WAITING_POLICY, action=Action.ABORT_JOB), 2),  # the job will end, the pod not come back
+        (replace(WAITING_POLICY, timeout=0.0), 2),  # the action would have been taken already
+        (replace(WAITING_POLICY, action=Action.ABORT_JOB), 2),  # the job will end without a new pod
     ],
 )
 @pytest.mark.parametrize("of_job", [True, False])
-def test_replicas_that_have_failed_for_good_need_no_room(policy: Rule | None, done: int, of_job: bool) -> None:
+def test_permanently_failed_replicas_use_no_capacity(policy: Rule | None, done: int, of_job: bool) -> None:
     rules = (policy,) if policy else ()
     changed = job()
     specs = tuple(replace(spec, rules=() if of_job else rules) for spec in changed.replica_specs)
@@ -293,8 +291,8 @@ def test_replicas_that_have_failed_for_good_need_no_room(policy: Rule | None, do
     assert found.assigned is not None
 
 
-def test_the_room_of_a_pod_that_failed_for_good_is_others_and_its_own_again_when_all_starts_again() -> None:
-    """Told with a job that goes on without its second worker, until a parameter server is lost."""
+def test_permanently_failed_pod_frees_capacity_until_job_restarts() -> None:
+    """The job continues without its second worker, until a parameter server is lost."""
     lost = Rule(events=frozenset({Event.POD_EVICTED}), action=Action.RESTART_JOB)
     cpu = template(containers=[{"name": "tensorflow", "image": "tf", **container(cpu="1")}])
     specs = (replicas("ps", 1, rules=(lost,), template=cpu), replicas("worker", 2, rules=(), template=cpu))
@@ -305,7 +303,7 @@ def test_the_room_of_a_pod_that_failed_for_good_is_others_and_its_own_again_when
     world.settle()
 
     def cores() -> tuple[Decimal, Decimal]:
-        """What a queue counts of it, and what it leaves of a node that all its pods are on."""
+        """The job's usage in its queue, and the free CPUs of the node on which all its pods run."""
         queues = (Queue(name="default", quotas={"cpu": Quota(nominal=Decimal(8))}),)
         requests = [AdmissionRequest(world.job, world.memory, START)]
         admitter = admitter_of(requests, [node("n1")], world.pods.values(), config=AdmissionConfig(queues=queues))
@@ -323,7 +321,7 @@ def test_the_room_of_a_pod_that_failed_for_good_is_others_and_its_own_again_when
 
 
 @pytest.mark.parametrize("phase", [Phase.COMPLETED, Phase.FAILED, Phase.ABORTED, Phase.COMPLETING])
-def test_a_job_that_is_not_live_asks_for_nothing(phase: Phase) -> None:
+def test_job_that_is_not_live_has_no_gang(phase: Phase) -> None:
     assert not seen(admitter_of([AdmissionRequest(job(), Status(phase=phase), START)], [node()])).gangs
 
 
@@ -344,17 +342,17 @@ def test_a_job_that_is_not_live_asks_for_nothing(phase: Phase) -> None:
         ("h", None),
     ],
 )
-def test_how_long_a_job_runs_is_said_in_seconds_or_as_a_duration(text: str, found: float | None) -> None:
+def test_expected_duration_is_seconds_or_duration(text: str, found: float | None) -> None:
     said = replace(job(), annotations={"tf-dist.dev/expected-duration": text})
     assert one(Status(), changed=said).estimate == found
 
 
-def test_the_deadline_is_the_estimate_of_a_job_that_gives_none() -> None:
+def test_deadline_is_default_estimate() -> None:
     limited = replace(job(), run_policy=RunPolicy(active_deadline=600))
     assert one(Status(), changed=limited).estimate == 600
 
 
-def test_annotations_ask_for_locality() -> None:
+def test_topology_annotations_set_locality() -> None:
     wished = {"tf-dist.dev/topology": "topology.kubernetes.io/zone"}
     assert one(Status(), changed=replace(job(), annotations=wished)).locality == TopologyRequest(
         label="topology.kubernetes.io/zone"
@@ -366,7 +364,7 @@ def test_annotations_ask_for_locality() -> None:
     assert one(Status()).locality is None
 
 
-def test_priority_is_that_of_the_class_else_of_the_queue_else_the_general_one() -> None:
+def test_priority_comes_from_class_then_queue_then_default_class() -> None:
     classes = {"high": PriorityClass(100, preempts=False), "": PriorityClass(7)}
     rules = AdmissionConfig(queues=(Queue(name="team", default_priority=5),), priorities=classes)
 
@@ -382,13 +380,13 @@ def test_priority_is_that_of_the_class_else_of_the_queue_else_the_general_one() 
     assert asked("") == (7, True)
 
 
-def test_the_nodes_that_the_scheduler_refuses_are_left_out_for_all_its_pods() -> None:
+def test_refused_nodes_are_excluded_for_all_members() -> None:
     assert all(REFUSED_NODES not in member.constraints for member in one(Status()).members)
     found = one(Status(refused_nodes={"n2": START + 60, "n1": START + 30}))
     assert [member.constraints[REFUSED_NODES] for member in found.members] == [["n1", "n2"]] * 2
 
 
-def test_a_priority_class_that_changes_reaches_gangs_that_have_not_changed() -> None:
+def test_changed_priority_class_updates_unchanged_gangs() -> None:
     admitter = admitter_of([AdmissionRequest(job(), Status(), START)])
     admitter.update(AdmissionChanges(config=AdmissionConfig(priorities={"": PriorityClass(7)})))
     admitter.refresh()
@@ -399,6 +397,6 @@ def test_a_priority_class_that_changes_reaches_gangs_that_have_not_changed() -> 
     assert gangs_of(admitter.scheduler)[0] is found
 
 
-def test_a_gang_to_which_others_give_way_remembers_it() -> None:
+def test_preempting_gang_is_nominated() -> None:
     assert one(Status(reason="Preempting")).nominated
     assert not one(Status(reason="WaitingForCapacity")).nominated

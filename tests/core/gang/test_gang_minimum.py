@@ -1,4 +1,4 @@
-"""A gang starts with its minimum, and the rest of it as room appears; it is never made smaller for that."""
+"""A gang starts with its minimum, and the rest starts when capacity is free. Such a gang is never shrunk."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def sizes(found: World) -> dict[str, int]:
 
 
 def part(name: str, on: dict[str, int], count: int, *, at: float = 0, start: int = 1, **rest: object) -> Gang:
-    """A gang of ``count`` workers that has started with those on these nodes."""
+    """A gang of ``count`` workers, of which those on these nodes have started."""
     return placed(gang(name, workers(count, start=start), at=at, **rest), {"worker": on}, at=at)
 
 
@@ -32,15 +32,13 @@ def part(name: str, on: dict[str, int], count: int, *, at: float = 0, start: int
     ("free", "start", "expected"),
     [(4, 1, 4), (3, 1, 3), (2, 2, 2), (1, 1, 1), (1, 2, None), (2, 0, 2), (0, 0, 0)],
 )
-def test_it_starts_at_once_with_as_many_as_have_room_but_not_below_its_minimum(
-    free: int, start: int, expected: int | None
-) -> None:
+def test_gang_starts_with_all_pods_that_fit_but_not_below_minimum(free: int, start: int, expected: int | None) -> None:
     found = world(gang("a", workers(4, start=start)), gpu=free)
     verdict = found.decide(0)["a"]
     assert (verdict.sizes["worker"] if isinstance(verdict, Admit) else None) == expected
 
 
-def test_the_minimum_of_each_type_and_the_rest_of_those_that_have_room() -> None:
+def test_gang_starts_minimum_of_each_type_and_more_pods_that_fit() -> None:
     members: list[PodSet] = [member("ps", 2, start=1, cpu=1), member("worker", 4, start=1, gpu=1)]
     found = World([node("n0", cpu=1, gpu=3)], policy=POLICY)
     found.put(gang("a", *members))
@@ -50,7 +48,7 @@ def test_the_minimum_of_each_type_and_the_rest_of_those_that_have_room() -> None
 
 
 @pytest.mark.parametrize(("priority", "sizes_then"), [(0, {"ps": 2, "worker": 1}), (5, {"ps": 1, "worker": 2})])
-def test_of_the_rest_those_of_the_highest_priority_come_first(priority: int, sizes_then: dict[str, int]) -> None:
+def test_rest_starts_by_priority_of_replica_type(priority: int, sizes_then: dict[str, int]) -> None:
     ps = member("ps", 2, start=1, gpu=1)
     found = world(gang("a", ps, replace(workers(4, start=1), priority=priority)), gpu=3)
     [verdict] = found.decide(0).values()
@@ -63,7 +61,7 @@ def test_of_the_rest_those_of_the_highest_priority_come_first(priority: int, siz
     assert place.sizes == {**sizes_then, "worker": sizes_then["worker"] + 1}
 
 
-def test_the_rest_starts_as_room_appears_and_without_a_pause() -> None:
+def test_rest_starts_immediately_when_capacity_is_free() -> None:
     found = world(gang("a", workers(4, start=1)), running("b", {"n0": 2}))
     found.decide(0)
     assert sizes(found) == {"a": 2, "b": 2}
@@ -77,7 +75,7 @@ def test_the_rest_starts_as_room_appears_and_without_a_pause() -> None:
     assert found.settle(9000) == []
 
 
-def test_replicas_that_are_done_make_room_for_the_rest() -> None:
+def test_rest_uses_capacity_of_finished_replicas() -> None:
     found = world(part("a", {"n0": 2}, 4), gpu=2)
     assert found.settle(1) == []
     found.put(replace(found.gangs["a"], done={"worker": 1}, vacated={"worker": {"n0": 1}}))
@@ -94,21 +92,19 @@ def test_replicas_that_are_done_make_room_for_the_rest() -> None:
         ({"priority": 0, "at": 0}, {"priority": 0, "at": 100}, "a"),
     ],
 )
-def test_the_rest_of_several_gangs_starts_by_priority_and_then_by_age(
-    a: dict[str, int], b: dict[str, int], gets: str
-) -> None:
+def test_rest_of_several_gangs_starts_by_priority_then_age(a: dict[str, int], b: dict[str, int], gets: str) -> None:
     found = world(part("a", {"n0": 1}, 2, **a), part("b", {"n0": 1}, 2, **b), gpu=3)
     found.settle(200)
     assert sizes(found) == {"a": 1, "b": 1, gets: 2}
 
 
-def test_gangs_that_wait_come_before_the_rest_of_others() -> None:
+def test_waiting_gangs_come_before_rest_of_started_gangs() -> None:
     found = world(part("a", {"n0": 2}, 4), gang("b", workers(2), at=100))
     found.settle(100)
     assert sizes(found) == {"a": 2, "b": 2}
 
 
-def test_but_not_for_ever() -> None:
+def test_rest_comes_before_waiting_gangs_after_patience_ends() -> None:
     found = world(part("a", {"n0": 2}, 4), running("b", {"n0": 2}))
     assert found.settle(100) == []
     found.remove("b")
@@ -121,13 +117,13 @@ def test_but_not_for_ever() -> None:
     assert sizes(found) == {"a": 4}
 
 
-def test_the_rest_is_not_held_back_by_a_gang_that_does_not_fit() -> None:
+def test_rest_passes_gang_that_does_not_fit() -> None:
     found = world(part("a", {"n0": 1}, 4), running("b", {"n0": 1}), gang("c", workers(4), at=0))
     found.settle(10)
     assert sizes(found) == {"a": 3, "b": 1}
 
 
-def test_unless_that_gang_has_a_reservation() -> None:
+def test_rest_does_not_pass_gang_with_reservation() -> None:
     found = world(
         part("a", {"n0": 1}, 4, start=1), running("b", {"n0": 3}, estimate=5000.0), gang("c", workers(3), at=0)
     )
@@ -137,12 +133,12 @@ def test_unless_that_gang_has_a_reservation() -> None:
     assert sizes(found) == {"a": 1, "b": 3}
 
 
-def test_nothing_is_preempted_for_the_rest() -> None:
+def test_rest_does_not_preempt() -> None:
     found = world(part("a", {"n0": 2}, 4, priority=10), running("b", {"n0": 2}, least=1))
     assert found.settle(100_000) == []
 
 
-def test_a_gang_preempts_for_its_minimum_alone() -> None:
+def test_gang_preempts_only_for_its_minimum() -> None:
     found = world(
         running("a", {"n0": 3}), running("b", {"n0": 1}, at=5), gang("c", workers(4, start=1), at=9, priority=1)
     )
@@ -150,7 +146,7 @@ def test_a_gang_preempts_for_its_minimum_alone() -> None:
     assert {uid: reason(verdict) for uid, verdict in verdicts.items()} == {"b": "Preempt", "c": "Preempting"}
 
 
-def test_it_is_given_up_as_a_whole_and_never_shrunk() -> None:
+def test_started_gang_is_preempted_whole_and_never_shrunk() -> None:
     found = world(part("a", {"n0": 3}, 4), gang("b", workers(3), at=9, priority=1))
     assert reason(found.decide(10)["a"]) == "Preempt"
     equal = world(part("a", {"n0": 3}, 4), gang("b", workers(3), at=9))
@@ -158,7 +154,7 @@ def test_it_is_given_up_as_a_whole_and_never_shrunk() -> None:
     assert sizes(equal) == {"a": 4}
 
 
-def test_a_gang_that_was_made_larger_takes_no_less_than_its_new_minimum() -> None:
+def test_enlarged_gang_grows_to_at_least_new_minimum() -> None:
     larger = replace(part("a", {"n0": 1}, 1), members=(workers(4, start=4),))
     found = world(larger, running("b", {"n0": 1}))
     assert found.settle(100) == []
@@ -167,14 +163,14 @@ def test_a_gang_that_was_made_larger_takes_no_less_than_its_new_minimum() -> Non
     assert sizes(found) == {"a": 4}
 
 
-def test_the_rest_stays_within_the_quota() -> None:
+def test_rest_stays_within_quota() -> None:
     found = World([node("n0", gpu=8)], [queue("team", gpu=2, borrow=0)], POLICY)
     found.put(gang("a", workers(4, start=1), queue="team"))
     found.settle(0)
     assert sizes(found) == {"a": 2}
 
 
-def test_the_rest_stays_in_the_domain_that_is_required() -> None:
+def test_rest_stays_in_required_domain() -> None:
     rack = TopologyRequest(label="rack", required=True)
     found = world(part("a", {"n1": 3}, 5, locality=rack), running("b", {"n1": 1}), nodes=2)
     assert found.settle(10) == []
@@ -184,7 +180,7 @@ def test_the_rest_stays_in_the_domain_that_is_required() -> None:
     assert found.gangs["a"].assigned.placement == {"worker": {"n1": 4}}
 
 
-def test_what_is_not_written_yet_grows_once_it_is() -> None:
+def test_gang_grows_only_after_admission_is_written() -> None:
     found = world(gang("a", workers(4, start=1)), running("b", {"n0": 2}))
     admitted = found.scheduler.cycle(0).verdicts["a"]
     assert isinstance(admitted, Admit)

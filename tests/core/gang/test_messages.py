@@ -1,4 +1,4 @@
-"""Why a gang waits, in words: what it needs, what is free for it, and what keeps it away."""
+"""Messages of waiting gangs: what they need, what is free, and what prevents their admission."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ IN_A, IN_B = {"labels": {"zone": "a"}}, {"labels": {"zone": "b"}}
             {"n": {"cpu": 4, **IN_A}},
             "needs 2 × (cpu 1) for w, but no node matches its node selector, affinity and tolerations",
         ),
-        # What is free is what the nodes have that it may go to.
+        # Only nodes that the gang may use count as free.
         (
             {"cpu": 1, "selector": {"zone": "b"}},
             {"n": {"cpu": 4, **IN_A}, "m": {"cpu": 2, "used": {"cpu": 1}, **IN_B}},
             "needs 2 × (cpu 1) for w, 1 more than fit; free: cpu 1 on 1 node; position 1",
         ),
-        # A node that has less than nothing does not hide the room of another.
+        # A node with negative free capacity does not hide the free capacity of another.
         (
             {"cpu": 2},
             {"n": {"cpu": 4, "used": {"cpu": 9}}, "m": {"cpu": 2}},
@@ -34,7 +34,7 @@ IN_A, IN_B = {"labels": {"zone": "a"}}, {"labels": {"zone": "b"}}
         ),
     ],
 )
-def test_what_a_gang_waits_for(wanted: dict[str, Any], nodes: dict[str, Any], said: str) -> None:
+def test_message_explains_why_gang_waits(wanted: dict[str, Any], nodes: dict[str, Any], said: str) -> None:
     there = tuple(node(name, **amounts) for name, amounts in nodes.items())
     found = admit(Snapshot(gangs=(gang("a", member("w", 2, **wanted)),), nodes=there, now=10))
     assert message(found["a"]) == said

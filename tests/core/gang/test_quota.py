@@ -1,6 +1,6 @@
-"""What queues may have and hold: examples of the rules. The laws are in ``test_queue_laws``.
+"""Quotas of queues, and the usage in the status of a queue: examples of the rules.
 
-How a queue stands, in its status.
+The properties are in ``test_quota_properties``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def fits(quotas: Quotas, name: str, **amounts: float | str) -> bool:
     return found
 
 
-def test_a_queue_alone_has_its_nominal_quota_and_no_more() -> None:
+def test_single_queue_is_limited_to_nominal_quota() -> None:
     quotas = Quotas([queue("a", gpu=4)])
     quotas.take("a", need(gpu=3))
     assert fits(quotas, "a", gpu=1)
@@ -39,27 +39,27 @@ def test_a_queue_alone_has_its_nominal_quota_and_no_more() -> None:
     assert str(short) == "needs 2 nvidia.com/gpu, 1 more than the quota of queue a leaves"
 
 
-def test_what_no_quota_names_is_not_limited() -> None:
+def test_resource_without_quota_is_not_limited() -> None:
     quotas = Quotas([queue("a", gpu=1)])
     quotas.take("a", need(cpu=10**6))
     assert fits(quotas, "a", cpu=10**6, gpu=1)
 
 
-def test_of_two_shortages_the_one_is_named_that_no_gang_s_end_mends() -> None:
-    """All the CPUs of the queue may be free one day; so many GPUs it never has."""
+def test_shortage_names_resource_that_can_never_fit() -> None:
+    """All CPUs of the queue may become free, but it never has so many GPUs."""
     quotas = Quotas([queue("a", cpu=8, gpu=4)])
     quotas.take("a", need(cpu=1, gpu=1))
     assert (lack(quotas, "a", cpu=8, gpu=4).resource, lack(quotas, "a", cpu=8, gpu=4).never) == ("cpu", False)
     assert (lack(quotas, "a", cpu=8, gpu=5).resource, lack(quotas, "a", cpu=8, gpu=5).never) == (GPU, True)
 
 
-def test_of_what_a_gang_does_not_need_the_queue_may_have_too_much() -> None:
+def test_overused_resource_does_not_block_gang_that_needs_none() -> None:
     quotas = Quotas([queue("a", gpu=1, cpu=8)])
     quotas.take("a", need(gpu=5))
     assert fits(quotas, "a", cpu=8, gpu=0)
 
 
-def test_queues_of_one_parent_share_what_is_idle_even_if_nobody_defined_the_parent() -> None:
+def test_queues_share_idle_quota_under_undefined_parent() -> None:
     quotas = Quotas([queue("a", "team", gpu=4), queue("b", "team", gpu=4)])
     quotas.take("a", need(gpu=7))
     assert fits(quotas, "b", gpu=1)
@@ -71,28 +71,28 @@ def test_queues_of_one_parent_share_what_is_idle_even_if_nobody_defined_the_pare
     assert "team" not in quotas
 
 
-def test_more_than_the_whole_tree_has_is_never_there() -> None:
+def test_request_above_quota_of_whole_tree_never_fits() -> None:
     quotas = Quotas([queue("a", "team", gpu=4), queue("b", "team", gpu=4)])
     short = lack(quotas, "a", gpu=9)
     assert short.never
     assert str(short) == "needs 9 nvidia.com/gpu, and queue a can never have more than 8"
 
 
-def test_a_borrowing_limit_bounds_what_a_queue_takes_of_others() -> None:
+def test_borrowing_limit_restricts_borrowed_quota() -> None:
     quotas = Quotas([queue("a", "team", gpu=quota(4, borrow=2)), queue("b", "team", gpu=4)])
     assert fits(quotas, "a", gpu=6)
     short = lack(quotas, "a", gpu=7)
     assert (short.at, short.limit, short.never) == ("a", 6, True)
 
 
-def test_what_a_queue_keeps_for_itself_counts_towards_its_borrowing_limit() -> None:
+def test_lending_limit_does_not_raise_borrowing_limit() -> None:
     quotas = Quotas([queue("a", "team", gpu=quota(4, borrow=2, lend=1)), queue("b", "team", gpu=8)])
     assert fits(quotas, "a", gpu=6)
     short = lack(quotas, "a", gpu=7)
     assert (short.at, short.limit, short.never) == ("a", 6, True)
 
 
-def test_a_lending_limit_keeps_the_rest_for_the_queue() -> None:
+def test_lending_limit_keeps_rest_for_its_queue() -> None:
     quotas = Quotas([queue("a", "team", gpu=4), queue("b", "team", gpu=quota(4, lend=1))])
     assert fits(quotas, "a", gpu=5)
     assert not fits(quotas, "a", gpu=6)
@@ -101,14 +101,14 @@ def test_a_lending_limit_keeps_the_rest_for_the_queue() -> None:
     assert lack(quotas, "b", gpu=4).missing == 1
 
 
-def test_the_guarantee_stands_even_if_others_have_too_much() -> None:
+def test_unlent_quota_is_available_when_others_overuse() -> None:
     quotas = Quotas([queue("a", "team", gpu=4), queue("b", "team", gpu=quota(4, lend=1))])
     quotas.take("a", need(gpu=20))
     assert fits(quotas, "b", gpu=3)
     assert not fits(quotas, "b", gpu=4)
 
 
-def test_limits_hold_level_by_level() -> None:
+def test_limits_apply_at_each_level() -> None:
     company = [
         queue("company", gpu=2),
         queue("research", "company", gpu=quota(0, borrow=3)),
@@ -126,7 +126,7 @@ def test_limits_hold_level_by_level() -> None:
     assert lack(quotas, "sales", gpu=8).at == "company"
 
 
-def test_a_queue_above_others_may_have_gangs_of_its_own() -> None:
+def test_parent_queue_may_have_gangs() -> None:
     quotas = Quotas([queue("research", gpu=2), queue("vision", "research", gpu=4)])
     quotas.take("research", need(gpu=5))
     assert quotas.used("research") == need(gpu=5)
@@ -134,7 +134,7 @@ def test_a_queue_above_others_may_have_gangs_of_its_own() -> None:
     assert not fits(quotas, "vision", gpu=2)
 
 
-def test_used_counts_the_queues_below_but_borrowed_only_what_comes_from_above() -> None:
+def test_used_includes_children_and_borrowed_only_quota_of_parents() -> None:
     quotas = Quotas(
         [queue("top", gpu=1), queue("mid", "top"), queue("x", "mid", gpu=quota(2, lend=0)), queue("y", "mid", gpu=1)]
     )
@@ -146,7 +146,7 @@ def test_used_counts_the_queues_below_but_borrowed_only_what_comes_from_above() 
     assert quotas.nominal("top") == need(gpu=4)
 
 
-def test_the_default_queue_is_always_there_and_is_that_of_jobs_that_name_none() -> None:
+def test_default_queue_always_exists_and_is_used_for_empty_name() -> None:
     quotas = Quotas([])
     assert "" in quotas
     assert "default" in quotas
@@ -156,7 +156,7 @@ def test_the_default_queue_is_always_there_and_is_that_of_jobs_that_name_none() 
     assert lack(defined, "", gpu=1).queue == "default"
 
 
-def test_a_queue_that_does_not_exist_is_said_with_the_one_that_was_meant() -> None:
+def test_missing_queue_message_suggests_similar_name() -> None:
     quotas = Quotas([queue("research")])
     short = lack(quotas, "reserch", gpu=1)
     assert (short.reason, short.nearest, short.never) == ("QueueNotFound", "research", False)
@@ -166,7 +166,7 @@ def test_a_queue_that_does_not_exist_is_said_with_the_one_that_was_meant() -> No
     assert "zzz" not in quotas
 
 
-def test_what_runs_in_a_queue_that_was_deleted_is_kept_and_given_back() -> None:
+def test_usage_in_deleted_queue_is_tracked() -> None:
     quotas = Quotas([queue("a", gpu=1)])
     quotas.take("gone", need(gpu=3))
     assert quotas.used("gone") == need(gpu=3)
@@ -176,7 +176,7 @@ def test_what_runs_in_a_queue_that_was_deleted_is_kept_and_given_back() -> None:
     assert quotas.used("gone") == {}
 
 
-def test_queues_that_are_each_others_parents_stand_alone() -> None:
+def test_parents_of_queues_in_cycle_are_ignored() -> None:
     circle = [queue("a", "c", gpu=1), queue("b", "a", gpu=1), queue("c", "b", gpu=1), queue("d", "a", gpu=1)]
     quotas = Quotas(circle)
     assert set(quotas.problems) == {"a", "b", "c"}
@@ -184,13 +184,13 @@ def test_queues_that_are_each_others_parents_stand_alone() -> None:
     assert fits(quotas, "d", gpu=2)
 
 
-def test_a_queue_below_itself_stands_alone() -> None:
+def test_parent_is_ignored_if_queue_is_its_own_parent() -> None:
     quotas = Quotas([queue("a", "a", gpu=1)])
     assert set(quotas.problems) == {"a"}
     assert fits(quotas, "a", gpu=1)
 
 
-def test_a_tree_may_be_deeper_than_the_stack() -> None:
+def test_queue_tree_may_be_deeper_than_recursion_limit() -> None:
     names = [f"q{number}" for number in range(3000)]
     quotas = Quotas([queue(name, parent) for name, parent in zip(names, ["", *names], strict=False)])
     quotas.take(names[-1], need(gpu=1))
@@ -198,12 +198,12 @@ def test_a_tree_may_be_deeper_than_the_stack() -> None:
     assert len(quotas.share(names[-1])) == 6000
 
 
-def test_two_queues_of_one_name_are_a_mistake_of_the_caller() -> None:
+def test_duplicate_queue_names_raise() -> None:
     with pytest.raises(ValueError, match="two queues are named a"):
         Quotas([queue("a"), queue("a")])
 
 
-def test_amounts_are_exact_however_fine_and_large() -> None:
+def test_amounts_of_any_size_are_exact() -> None:
     quotas = Quotas([queue("a", memory="1E24")])
     quotas.take("a", need(memory="0.1"))
     quotas.take("a", need(memory="0.2"))
@@ -216,7 +216,7 @@ def test_amounts_are_exact_however_fine_and_large() -> None:
 
 
 def served(quotas: Quotas, wanted: dict[str, int], **each: float) -> list[str]:
-    """The queues in the order of their turns, when each wants so many gangs of the same size."""
+    """The queues in the order of their turns. ``wanted`` has the number of gangs by queue, all of the same size."""
     left = dict(wanted)
     turns = FairSharingIterator(quotas, dict.fromkeys(left, 0))
     order = []
@@ -230,7 +230,7 @@ def served(quotas: Quotas, wanted: dict[str, int], **each: float) -> list[str]:
     return order
 
 
-def test_who_is_within_its_own_goes_before_who_borrows() -> None:
+def test_queue_within_quota_comes_before_borrowing_queue() -> None:
     quotas = Quotas([queue("a", "team", gpu=1), queue("b", "team", gpu=4), queue("c", "team", gpu=9)])
     quotas.take("a", need(gpu=2))
     quotas.take("b", need(gpu=4))
@@ -238,27 +238,27 @@ def test_who_is_within_its_own_goes_before_who_borrows() -> None:
     assert served(quotas, {"a": 1, "b": 1}, gpu=1) == ["b", "a"]
 
 
-def test_what_is_borrowed_is_shared_by_weight() -> None:
+def test_borrowed_quota_is_shared_by_weight() -> None:
     team = [queue("a", "team", weight=3), queue("b", "team"), queue("team", gpu=8)]
     order = served(Quotas(team), {"a": 8, "b": 8}, gpu=1)
     assert sorted(order[:4]) == ["a", "a", "a", "b"]
     assert order[:8].count("a") == 6
 
 
-def test_the_largest_share_of_any_resource_counts() -> None:
+def test_share_is_largest_share_of_any_resource() -> None:
     quotas = Quotas([queue("team", gpu=10, cpu=100), queue("a", "team"), queue("b", "team")])
     quotas.take("a", need(gpu=1, cpu=40))
     quotas.take("b", need(gpu=3, cpu=1))
     assert quotas.share("b") < quotas.share("a")
 
 
-def test_without_quotas_queues_share_the_cluster_by_weight() -> None:
+def test_queues_without_quotas_share_cluster_by_weight() -> None:
     quotas = Quotas([queue("a", weight=2), queue("b")], capacity=need(gpu=9))
     order = served(quotas, {"a": 9, "b": 9}, gpu=1)
     assert order[:9].count("a") == 6
 
 
-def test_departments_are_compared_before_their_teams() -> None:
+def test_parent_queues_are_compared_before_their_children() -> None:
     forest = [
         queue("research"),
         queue("sales"),
@@ -271,14 +271,14 @@ def test_departments_are_compared_before_their_teams() -> None:
     assert order[:8].count("vision") == order[:8].count("speech") == 2
 
 
-def test_equal_shares_are_decided_by_the_tie_and_then_by_name() -> None:
+def test_equal_shares_are_ordered_by_tie_value_then_name() -> None:
     quotas = Quotas([queue("a"), queue("b"), queue("c")])
     turns = FairSharingIterator(quotas, {"c": 2, "b": 1, "a": 2})
     assert [turns.next() for _ in range(3)] == ["b", "a", "c"]
     assert not turns
 
 
-def test_a_queue_of_higher_priority_is_served_first_whatever_it_holds() -> None:
+def test_queue_of_higher_priority_is_served_first_at_any_share() -> None:
     quotas = Quotas([queue("a"), queue("b"), queue("c")], capacity=need(gpu=4))
     quotas.take("b", need(gpu=3))
     turns = FairSharingIterator(quotas, {"a": 0, "b": 0, "c": 0}, {"b": 2, "c": -1})
@@ -288,7 +288,7 @@ def test_a_queue_of_higher_priority_is_served_first_whatever_it_holds() -> None:
     assert [turns.next() for _ in range(3)] == ["b", "a", "c"]
 
 
-def test_what_is_given_back_counts_in_the_next_turn() -> None:
+def test_released_quota_counts_in_next_turn() -> None:
     quotas = Quotas([queue("a"), queue("b")], capacity=need(gpu=4))
     quotas.take("a", need(gpu=3))
     quotas.take("b", need(gpu=1))
@@ -297,23 +297,23 @@ def test_what_is_given_back_counts_in_the_next_turn() -> None:
     assert turns.next() == "a"
 
 
-def test_a_queue_that_has_none_of_a_resource_has_borrowed_none() -> None:
+def test_queue_with_zero_quota_and_no_usage_borrows_nothing() -> None:
     quotas = Quotas([queue("a", "team", cpu=4, gpu=0)])
     quotas.take("a", need(cpu=1))
     assert quotas.share("a") == (0.0, 0.25, 0.0, 0.25)
 
 
-def test_how_full_a_queue_is() -> None:
+def test_fill_is_used_share_of_quota_or_capacity() -> None:
     quotas = Quotas([queue("a", "team", gpu=4), queue("b", "team", gpu=4), queue("c")], capacity=need(cpu=8))
     quotas.take("a", need(gpu=6))
     quotas.take("c", need(cpu=2))
     assert (quotas.fill("a"), quotas.fill("b"), quotas.fill("team"), quotas.fill("c")) == (1.5, 0, 0.75, 0.25)
 
 
-# Taking back what was lent.
+# Reclaiming lent quota.
 
 
-def test_a_queue_reclaims_from_who_has_more_than_its_own() -> None:
+def test_queue_reclaims_from_queue_above_its_quota() -> None:
     quotas = Quotas(
         [queue("a", "team", gpu=4), queue("b", "team", gpu=4), queue("c", "team", gpu=1), queue("x", gpu=9)]
     )
@@ -328,8 +328,8 @@ def test_a_queue_reclaims_from_who_has_more_than_its_own() -> None:
 
 
 @pytest.mark.parametrize("victim", ["alone", "a", "deleted"])
-def test_nothing_is_reclaimed_from_a_queue_that_nothing_was_lent_to(victim: str) -> None:
-    """Of another tree, or the queue itself; though it has more than its own, as after its quota was lowered."""
+def test_nothing_is_reclaimed_from_unrelated_queue_or_itself(victim: str) -> None:
+    """The victim is in another tree, or is the queue itself, and its usage is above its lowered quota."""
     quotas = Quotas([queue("a", "team", gpu=4), queue("b", "team", gpu=4), queue("alone", gpu=2)])
     quotas.take(victim, need(gpu=6))
     wanted = need(gpu=2)
@@ -344,16 +344,14 @@ def test_nothing_is_reclaimed_from_a_queue_that_nothing_was_lent_to(victim: str)
     ("held", "wants", "theirs", "may"),
     [(0, 4, 5, True), (0, 5, 5, False), (1, 3, 5, True), (1, 4, 5, False), (0, 4, 4, False), (2, 2, 6, True)],
 )
-def test_a_queue_takes_back_up_to_its_own_from_who_has_more_than_its_own(
-    held: int, wants: int, theirs: int, may: bool
-) -> None:
+def test_queue_reclaims_up_to_its_own_quota(held: int, wants: int, theirs: int, may: bool) -> None:
     quotas = Quotas([queue("a", "team", gpu=4), queue("b", "team", gpu=4)])
     quotas.take("a", need(gpu=held))
     quotas.take("b", need(gpu=theirs))
     assert quotas.reclaims("a", need(gpu=wants), "b") is may
 
 
-def test_a_team_reclaims_for_its_department() -> None:
+def test_child_queue_reclaims_quota_of_its_parent() -> None:
     forest = [
         queue("company"),
         queue("research", "company"),
@@ -371,7 +369,7 @@ def test_a_team_reclaims_for_its_department() -> None:
     assert not quotas.reclaims("vision", need(gpu=1), "speech")
 
 
-def test_a_queue_and_the_one_above_it_reclaim_from_each_other_what_is_beyond_their_own() -> None:
+def test_parent_and_child_reclaim_quota_from_each_other() -> None:
     quotas = Quotas([queue("research", gpu=2), queue("vision", "research", gpu=4)])
     quotas.take("research", need(gpu=3))
     assert quotas.reclaims("vision", need(gpu=4), "research")
@@ -382,7 +380,7 @@ def test_a_queue_and_the_one_above_it_reclaim_from_each_other_what_is_beyond_the
     assert not quotas.reclaims("research", need(gpu=3), "vision")
 
 
-def test_the_status_of_a_queue_that_borrows() -> None:
+def test_status_of_borrowing_queue() -> None:
     quotas = Quotas(
         [
             queue("research"),
@@ -403,7 +401,7 @@ def test_the_status_of_a_queue_that_borrows() -> None:
     assert (above["usage"], above["share"]) == ("nvidia.com/gpu 6/8, cpu 1500m, memory 48Gi/64Gi", "75%")
 
 
-def test_a_queue_that_holds_nothing_and_one_that_is_wrong() -> None:
+def test_status_of_invalid_queue_has_message_and_no_usage() -> None:
     quotas = Quotas([queue("a", "b"), queue("b", "a")])
     status = queue_status(queue_usage(quotas, "a", pending=0, admitted=0))
     assert status.pop("message").startswith("its parents lead back to itself (b)")
@@ -424,11 +422,11 @@ def test_a_queue_that_holds_nothing_and_one_that_is_wrong() -> None:
         ("0.0000001", "cpu", "0.0000001"),
     ],
 )
-def test_amounts_are_easy_to_read(value: str, resource: str, text: str) -> None:
+def test_formatted_amounts_use_readable_units(value: str, resource: str, text: str) -> None:
     assert exact_quantity(Decimal(value), resource) == text
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.decimals(0, 10**15, places=6), st.sampled_from(["cpu", "memory", GPU]))
-def test_amounts_say_exactly_what_they_are(value: Decimal, resource: str) -> None:
+def test_formatted_amounts_parse_to_same_value(value: Decimal, resource: str) -> None:
     assert parse_quantity(exact_quantity(value, resource)) == value

@@ -1,4 +1,4 @@
-"""Laws of quotas, over random forests and sequences, beside an oracle that adds everything up anew."""
+"""Properties of quotas over random forests and sequences, compared with a naive oracle."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tf_dist.core.gang.quota import Quotas
 from tf_dist.core.gang.types import Resources
 from tf_dist.core.model.gang_queue import Queue, Quota
 
-# A loaded machine is slow, and that is not a failure.
+# Tests must not fail because the machine is busy.
 CALM = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 RESOURCES = ("cpu", "nvidia.com/gpu")
 AMOUNTS = st.sampled_from([Decimal(text) for text in ("0", "0.5", "1", "2", "3", "4", "6")])
@@ -27,7 +27,7 @@ LIMITS = st.dictionaries(st.sampled_from(RESOURCES), QUOTAS)
 
 @st.composite
 def forests(draw: st.DrawFn) -> list[Queue]:
-    """Up to seven queues; each may be below any that came before it."""
+    """Up to seven queues. The parent of each may be any earlier queue."""
     queues: list[Queue] = []
     for number in range(draw(st.integers(1, 7))):
         parent = draw(st.sampled_from(["", *(queue.name for queue in queues)]))
@@ -44,7 +44,7 @@ def sequences(draw: st.DrawFn) -> tuple[list[Queue], list[tuple[str, Resources]]
 
 
 def state(quotas: Quotas, forest: list[Queue]) -> list[object]:
-    """All that can be seen of it."""
+    """All observable values."""
     return [
         (quotas.used(q.name), quotas.borrowed(q.name), quotas.share(q.name), quotas.fill(q.name), _left(quotas, q.name))
         for q in forest
@@ -57,9 +57,7 @@ def _left(quotas: Quotas, name: str) -> list[str]:
 
 @thorough(300)
 @given(sequences(), st.data())
-def test_it_agrees_with_the_definitions(
-    case: tuple[list[Queue], list[tuple[str, Resources]]], data: st.DataObject
-) -> None:
+def test_quotas_match_oracle(case: tuple[list[Queue], list[tuple[str, Resources]]], data: st.DataObject) -> None:
     forest, steps = case
     quotas, naive, empty = Quotas(forest), NaiveQuotas(forest), NaiveQuotas(forest)
     for name, need in steps:
@@ -86,9 +84,7 @@ def test_it_agrees_with_the_definitions(
 
 @CALM
 @given(sequences(), st.data())
-def test_what_is_given_back_leaves_no_trace(
-    case: tuple[list[Queue], list[tuple[str, Resources]]], data: st.DataObject
-) -> None:
+def test_give_reverts_take(case: tuple[list[Queue], list[tuple[str, Resources]]], data: st.DataObject) -> None:
     forest, steps = case
     quotas = Quotas(forest)
     kept = steps[: len(steps) // 2]
@@ -105,7 +101,7 @@ def test_what_is_given_back_leaves_no_trace(
 
 @CALM
 @given(sequences(), st.data())
-def test_neither_the_order_of_gangs_nor_that_of_queues_matters(
+def test_order_of_gangs_and_queues_does_not_matter(
     case: tuple[list[Queue], list[tuple[str, Resources]]], data: st.DataObject
 ) -> None:
     forest, steps = case
@@ -119,7 +115,7 @@ def test_neither_the_order_of_gangs_nor_that_of_queues_matters(
 
 @CALM
 @given(sequences())
-def test_a_tree_never_holds_more_than_its_nominal_quotas_if_only_what_fits_is_taken(
+def test_tree_stays_within_nominal_quotas_if_only_fitting_gangs_run(
     case: tuple[list[Queue], list[tuple[str, Resources]]],
 ) -> None:
     forest, steps = case
@@ -139,7 +135,7 @@ def test_a_tree_never_holds_more_than_its_nominal_quotas_if_only_what_fits_is_ta
 
 @CALM
 @given(sequences())
-def test_what_a_queue_does_not_lend_is_always_there_for_it(
+def test_unlent_quota_is_always_available_to_its_queue(
     case: tuple[list[Queue], list[tuple[str, Resources]]],
 ) -> None:
     forest, steps = case
@@ -154,8 +150,8 @@ def test_what_a_queue_does_not_lend_is_always_there_for_it(
 
 @thorough(200)
 @given(sequences())
-def test_a_share_is_what_its_definition_says(case: tuple[list[Queue], list[tuple[str, Resources]]]) -> None:
-    """By weight, level by level."""
+def test_share_matches_oracle(case: tuple[list[Queue], list[tuple[str, Resources]]]) -> None:
+    """The share is computed by weight at each level."""
     forest, steps = case
     capacity = dict.fromkeys(RESOURCES, Decimal(20))
     quotas, naive = Quotas(forest, capacity), NaiveQuotas(forest)
@@ -169,7 +165,7 @@ def test_a_share_is_what_its_definition_says(case: tuple[list[Queue], list[tuple
 
 @CALM
 @given(sequences(), st.data())
-def test_turns_go_by_the_smallest_share_at_that_moment(
+def test_next_queue_has_smallest_current_share(
     case: tuple[list[Queue], list[tuple[str, Resources]]], data: st.DataObject
 ) -> None:
     forest, steps = case

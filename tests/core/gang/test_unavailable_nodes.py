@@ -1,4 +1,4 @@
-"""A gang that only lacks nodes which are cordoned or not ready waits for them: it is not called impossible."""
+"""A gang that would fit on cordoned or unready nodes waits for them. Its reason is not NeverFits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CORDONED = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 NOT_READY = {"key": "node.kubernetes.io/not-ready", "effect": "NoExecute"}
 OTHERS = {"key": "team", "value": "vision", "effect": "NoSchedule"}
 NOT_EVEN = "no node accepts pods now; n (cordoned) would not help"
-CLAIM = AdmissionRequest(job(), Status(), 0.0)  # three pods of one cpu; a node has eight
+CLAIM = AdmissionRequest(job(), Status(), 0.0)  # three pods with one CPU each; a node has eight CPUs
 
 
 def away(name: str = "n", *taints: dict[str, str], cpu: str = "8", **state: Any) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def verdict(*nodes: dict[str, Any]) -> Verdict:
             "m (cordoned), n (not ready)",
         ),
         ([away("m", cpu="2"), away("n", CORDONED, unschedulable=True)], "NodesUnavailable", "n (cordoned)"),
-        # Not even with that node is there room for it.
+        # The gang does not fit even with that node.
         ([away("n", CORDONED, unschedulable=True, cpu="2")], "NeverFits", NOT_EVEN),
         ([away("n", CORDONED, OTHERS, unschedulable=True)], "NeverFits", NOT_EVEN),
         (
@@ -55,17 +55,17 @@ def verdict(*nodes: dict[str, Any]) -> Verdict:
         ([], "NeverFits", "the cluster has no node"),
     ],
 )
-def test_why_it_waits(nodes: list[dict[str, Any]], why: str, said: str) -> None:
+def test_wait_reason_depends_on_unavailable_nodes(nodes: list[dict[str, Any]], why: str, said: str) -> None:
     found = verdict(*nodes)
     assert reason(found) == why
     assert message(found).endswith(said)
 
 
-def test_the_pods_on_a_node_that_is_away_do_not_matter_and_a_node_that_is_there_decides() -> None:
+def test_gang_is_admitted_if_another_node_is_available() -> None:
     assert reason(verdict(away("m"), away("n", CORDONED, unschedulable=True))) == "Admit"
 
 
-def test_what_changes_of_a_node_is_said_at_once_and_the_gang_starts_when_it_is_back() -> None:
+def test_reason_follows_node_changes_until_node_returns() -> None:
     admitter = admitter_of([CLAIM])
     steps = [
         (away("n", CORDONED, unschedulable=True), "NodesUnavailable", "n (cordoned)"),

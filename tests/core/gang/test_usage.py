@@ -1,4 +1,4 @@
-"""What gangs have on nodes, and what is left of it."""
+"""Usage of gangs on nodes, and the rest after a subtraction."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def on(**nodes: int) -> list[PodsOnNode]:
         ([*on(a=1), *on(a=1)], on(a=1), on(a=1)),
     ],
 )
-def test_what_is_left_of_pods_without_others(
+def test_subtract_pods_removes_pods_by_node(
     pods: list[PodsOnNode], others: list[PodsOnNode], left: list[PodsOnNode]
 ) -> None:
     assert subtract_pods(pods, others) == left
 
 
-def test_who_waits_is_granted_nothing() -> None:
+def test_waiting_gang_has_no_assigned_pods() -> None:
     waits = gang("a", member("w", 3, cpu=1))
     assert assigned_counts(waits) == {"w": 0}
     assert assigned_counts(placed(waits, {"w": {"n": 2}})) == {"w": 2}
@@ -44,7 +44,7 @@ def test_who_waits_is_granted_nothing() -> None:
     ("there", "remaining", "terminating"),
     [({}, on(n=2), on()), ({"n": 2}, on(n=2), on()), ({"n": 3}, on(n=2), on(n=1)), ({"m": 1}, on(m=1, n=1), on())],
 )
-def test_pods_that_are_too_many_go_and_the_others_remain(
+def test_surplus_pods_terminate_and_others_remain(
     there: dict[str, int], remaining: list[PodsOnNode], terminating: list[PodsOnNode]
 ) -> None:
     one = replace(placed(gang("a", member("w", 3, cpu=1)), {"w": {"n": 2}}), bound={"w": there} if there else {})

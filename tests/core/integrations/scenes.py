@@ -1,4 +1,4 @@
-"""One job with another gang scheduler, moment by moment: what a pass does with what is seen."""
+"""One job with another gang scheduler, pass by pass."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def asking(gang: GangScheduler, job: Job | None = None, **scheduling: Any) -> Jo
 
 
 class Scene:
-    """What surrounds the job; ``look`` is one pass, and what it creates and deletes is there and gone at once."""
+    """The surroundings of a job. ``look`` is one pass. Its actions take effect at once."""
 
     def __init__(self, job: Job, served: ServedApis | None) -> None:
         self.job = job
@@ -95,14 +95,14 @@ class Scene:
         return self.plan
 
     def settle(self) -> Plan:
-        """Passes until one does nothing."""
+        """Passes until a pass has no actions."""
         for _ in range(20):
             if not self.look().actions:
                 return self.plan
         raise AssertionError(f"not settled: {self.plan}")
 
     def place(self) -> Admission | None:
-        """What the job has been given by now."""
+        """The admission of the job, if any."""
         return self.status.admission
 
     def gang(self) -> Body:
@@ -115,22 +115,22 @@ class Scene:
         return [name for kind, name in self.objects if "." in kind]
 
     def tell(self, **status: Any) -> None:
-        """The scheduler has written this into its object's status."""
+        """Sets the status of the gang scheduler's object."""
         self.gang()["status"] = status
 
     def bind(self, *names: str, node: str = "n1", phase: str = "Pending") -> None:
-        """These pods (none named: all) have a node."""
+        """Binds these pods, or all pods, to a node."""
         for name in names or list(self.pods):
             self.pods[name]["spec"]["nodeName"] = node
             self.pods[name]["status"] = {"phase": phase}
 
     def say(self, name: str, message: str) -> None:
-        """The scheduler has no node for a pod."""
+        """Marks a pod as unschedulable."""
         unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
         self.pods[name]["status"] = {"phase": "Pending", "conditions": [unscheduled]}
 
     def bury(self) -> None:
-        """Pods that were told to go are gone."""
+        """Removes deleted pods."""
         self.pods = {k: v for k, v in self.pods.items() if "deletionTimestamp" not in v["metadata"]}
 
 

@@ -1,4 +1,4 @@
-"""Objects of other gang schedulers in which anything stands anywhere: no pass of a job raises for it."""
+"""Objects of other gang schedulers with arbitrary values: no pass of a job raises an error for them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SCHEDULERS = {
 
 
 def lives(name: str, *, spec: Any = None, status: Any = None, flavor: Any = None, place: bool) -> None:
-    """Passes of a job before and after (``place``) it is admitted, with such an object beside it."""
+    """Passes of a job before and after (``place``) its admission, with such an object."""
     gang, served = SCHEDULERS[name]
     scene = Scene(asking(gang), served)
     scene.settle()
@@ -80,7 +80,7 @@ def spec_of(name: str) -> dict[str, Any]:
 @pytest.mark.thorough
 @pytest.mark.parametrize("place", [False, True])
 @pytest.mark.parametrize("name", SCHEDULERS)
-def test_no_bomb_in_an_object_goes_off(name: str, place: bool) -> None:
+def test_pass_survives_bombs_in_gang_object(name: str, place: bool) -> None:
     for part, whole in (("status", {"status": dict(STATUS)}), ("spec", spec_of(name))):
         for position, path in enumerate(places(whole)):
             for bomb in bombs_at(position, every=3):
@@ -92,12 +92,12 @@ def test_no_bomb_in_an_object_goes_off(name: str, place: bool) -> None:
 @pytest.mark.parametrize("name", SCHEDULERS)
 @given(data=st.data(), place=st.booleans())
 @thorough(60)
-def test_no_object_makes_a_pass_fail(name: str, data: st.DataObject, place: bool) -> None:
+def test_pass_survives_arbitrary_status_of_gang_object(name: str, data: st.DataObject, place: bool) -> None:
     lives(name, status=data.draw(disfigured({"status": dict(STATUS)}))["status"], place=place)
 
 
 @given(data=st.data())
 @thorough(60)
-def test_no_resource_flavor_makes_a_pass_fail(data: st.DataObject) -> None:
+def test_pass_survives_arbitrary_resource_flavor(data: st.DataObject) -> None:
     sound = {"spec": {"nodeLabels": {"pool": "spot"}, "tolerations": [{"key": "spot", "operator": "Exists"}]}}
     lives("kueue", flavor=data.draw(disfigured(sound)), place=True)

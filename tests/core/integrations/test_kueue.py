@@ -1,4 +1,4 @@
-"""Kueue: admitted before there is any pod, evicted as a whole, and told what a job's controller tells it."""
+"""Kueue: jobs are admitted before they have pods, evicted as a whole, and report their state to Kueue."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def admitted(job: Job | None = None, **counts: int) -> Scene:
     return made
 
 
-def test_the_workload_says_what_the_gang_asks_for() -> None:
+def test_workload_describes_gang() -> None:
     container = {"name": "tensorflow", "image": "tf", "resources": {"requests": {"cpu": "2"}}, "command": ["train"]}
     worker = {
         "metadata": {"labels": {"team": "a"}},
@@ -76,23 +76,23 @@ def test_the_workload_says_what_the_gang_asks_for() -> None:
     assert made.pods == {}
 
 
-def test_the_standard_parameter_server_is_among_what_it_asks_for() -> None:
-    """v1alpha1 lets a parameter server have no container of its own."""
+def test_workload_contains_standard_parameter_server() -> None:
+    """In v1alpha1, a parameter server needs no container."""
     ps = replicas("PS", 1, rules=ON_FAILURE, template={"spec": {}}, server_image="tf-grpc")
     made = scene(v1alpha1_job(replicas("MASTER", 1), ps))
     _, servers = made.gang()["spec"]["podSets"]
     assert [one["image"] for one in servers["template"]["spec"]["containers"]] == ["tf-grpc"]
 
 
-def test_the_older_version_has_other_words_for_a_priority() -> None:
+def test_older_version_has_other_priority_fields() -> None:
     older = ServedApis(versions={WORKLOAD: "v1beta1", FLAVOR: "v1beta1"}, priorities={"high": 1000})
     spec = scene(served=older, priority_class="high").gang()["spec"]
     assert spec["priorityClassName"] == "high"
     assert (spec["priorityClassSource"], spec["priority"]) == ("scheduling.k8s.io/priorityclass", 1000)
 
 
-def test_a_class_that_is_not_there_is_not_named() -> None:
-    """Kueue would refuse the whole Workload; the API server says on the pods what is wrong with the class."""
+def test_missing_priority_class_is_not_named() -> None:
+    """Kueue would refuse the whole Workload. The API server reports the missing class when it refuses the pods."""
     assert not {"priority", "priorityClassRef"} & scene(priority_class="unknown").gang()["spec"].keys()
 
 
@@ -104,43 +104,43 @@ def with_class(served: ServedApis = SERVED) -> ServedApis:
     return replace(served, shared={**served.shared, **CLASSES})
 
 
-def test_kueues_own_priority_class_comes_before_that_of_the_pods() -> None:
+def test_kueue_priority_class_overrides_that_of_pods() -> None:
     made = scene(replace(v1_job(), labels=QUICK), with_class(), priority_class="high")
     spec = made.gang()["spec"]
     assert spec["priority"] == 7
     assert spec["priorityClassRef"] == {"group": "kueue.x-k8s.io", "kind": "WorkloadPriorityClass", "name": "quick"}
 
 
-def test_in_the_older_version_it_is_named_by_its_source() -> None:
+def test_older_version_names_source_of_kueue_priority_class() -> None:
     served = replace(with_class(), versions={WORKLOAD: "v1beta1", FLAVOR: "v1beta1", PRIORITY: "v1beta1"})
     spec = scene(replace(v1_job(), labels=QUICK), served).gang()["spec"]
     told = (spec["priorityClassName"], spec["priorityClassSource"], spec["priority"])
     assert told == ("quick", "kueue.x-k8s.io/workloadpriorityclass", 7)
 
 
-def test_a_class_of_value_zero_is_a_class() -> None:
+def test_priority_class_of_value_zero_is_used() -> None:
     job = replace(v1_job(), labels={"kueue.x-k8s.io/priority-class": "nothing"})
     spec = scene(job, with_class(), priority_class="high").gang()["spec"]
     assert (spec["priority"], spec["priorityClassRef"]["name"]) == (0, "nothing")
 
 
-def test_without_the_class_it_names_a_job_does_not_queue_up_and_says_so() -> None:
+def test_job_waits_while_its_workload_priority_class_is_missing() -> None:
     made = scene(replace(v1_job(), labels=QUICK))
     assert made.objects == {}
     assert "its WorkloadPriorityClass quick does not exist, or tf-dist may not read it" in made.status.message
-    assert made.plan.wake_at == made.now + 30  # nothing wakes the driver when it comes
+    assert made.plan.wake_at == made.now + 30  # no event wakes the controller when the class is created
     made.served = with_class()
     made.settle()
     assert made.gang()["spec"]["priority"] == 7
 
 
-def test_a_plan_takes_the_class_to_be_there() -> None:
-    """Who asks for one before there is a job has no cluster to look into."""
+def test_planned_objects_assume_priority_class_exists() -> None:
+    """A plan that is made before the job exists cannot read the cluster."""
     job = asking(GangScheduler.KUEUE, replace(v1_job(), labels=QUICK))
     assert [body["kind"] for body in wanted_objects(planned_context(job))] == ["Workload"]
 
 
-def test_a_class_that_goes_takes_nothing_from_who_has_queued_up_with_it() -> None:
+def test_deleted_priority_class_does_not_affect_queued_workload() -> None:
     made = scene(replace(v1_job(), labels=QUICK), with_class())
     made.served = SERVED
     made.settle()
@@ -210,7 +210,7 @@ def test_topology_annotations_reach_the_workload(annotations: dict[str, str], re
         ),
     ],
 )
-def test_why_it_waits_is_said_in_kueues_words(status: dict[str, Any], reason: str, message: str) -> None:
+def test_wait_message_contains_reason_of_kueue(status: dict[str, Any], reason: str, message: str) -> None:
     made = scene()
     made.tell(**status)
     made.settle()
@@ -218,7 +218,7 @@ def test_why_it_waits_is_said_in_kueues_words(status: dict[str, Any], reason: st
     assert made.pods == {}
 
 
-def test_one_that_was_switched_off_stays_so() -> None:
+def test_deactivated_workload_stays_deactivated() -> None:
     made = scene()
     made.gang()["spec"]["active"] = False
     made.settle()
@@ -239,13 +239,13 @@ def test_admitted_pods_select_nodes_of_their_flavor() -> None:
     assert "kueue.x-k8s.io/queue-name" not in pod["metadata"]["labels"]
 
 
-def test_job_runs_at_the_admitted_size() -> None:
+def test_job_runs_at_admitted_size() -> None:
     made = admitted(v1_job(replicas("PS", 1), replicas("Worker", 4, min_replicas=1)), ps=1, worker=3)
     assert list(made.pods) == ["mnist-ps-0", "mnist-worker-0", "mnist-worker-1", "mnist-worker-2"]
     assert made.status.message == "begins with 3 worker instead of 4"
 
 
-def test_without_its_flavor_nobody_knows_where_it_may_go() -> None:
+def test_job_waits_while_its_flavor_is_missing() -> None:
     made = scene(served=ServedApis(versions=SERVED.versions))
     made.tell(conditions=ADMITTED, admission=admission(ps=1, worker=2))
     made.settle()
@@ -256,7 +256,7 @@ def test_without_its_flavor_nobody_knows_where_it_may_go() -> None:
     assert len(made.pods) == 3
 
 
-def test_pods_look_as_admission_checks_ask() -> None:
+def test_pods_have_updates_of_admission_checks() -> None:
     made = scene()
     update = {
         "name": "worker",
@@ -275,7 +275,7 @@ def test_pods_look_as_admission_checks_ask() -> None:
     assert server["spec"]["nodeSelector"] == {"pool": "spot"}
 
 
-def test_kueue_opens_the_gate_of_pods_whose_rack_it_chooses() -> None:
+def test_pods_with_topology_assignment_have_scheduling_gate() -> None:
     made = scene()
     place = admission(ps=1, worker=2)
     place["podSetAssignments"][1]["topologyAssignment"] = {"levels": ["rack"], "slices": []}
@@ -287,7 +287,7 @@ def test_kueue_opens_the_gate_of_pods_whose_rack_it_chooses() -> None:
     assert "schedulingGates" not in made.pods["mnist-ps-0"]["spec"]
 
 
-def test_an_evicted_job_stops_first_and_gives_its_quota_back_then() -> None:
+def test_evicted_job_stops_before_it_releases_quota() -> None:
     made = admitted(v1_job(replicas("PS", 1, rules=ON_FAILURE), replicas("Worker", 2, rules=ON_FAILURE)))
     made.bind(phase="Running")
     made.settle()
@@ -313,7 +313,7 @@ def test_an_evicted_job_stops_first_and_gives_its_quota_back_then() -> None:
     assert {pod["metadata"]["labels"]["tf-dist.dev/attempt"] for pod in made.pods.values()} == {"2.0.0"}
 
 
-def test_after_a_timeout_kueue_says_itself_when_it_is_queued_again() -> None:
+def test_job_leaves_requeue_to_kueue_after_pods_ready_timeout() -> None:
     made = admitted()
     evicted = condition("Evicted", reason="PodsReadyTimeout", message="too slow")
     made.tell(conditions=[*ADMITTED, evicted], admission=admission(ps=1, worker=2))
@@ -324,8 +324,8 @@ def test_after_a_timeout_kueue_says_itself_when_it_is_queued_again() -> None:
     assert again["status"] == "False"
 
 
-def test_reports_pods_ready_once() -> None:
-    """Where Kueue waits for that, it would take the place away again."""
+def test_reports_pods_ready_when_all_pods_are_ready() -> None:
+    """Without this condition, Kueue may evict the job."""
     made = admitted()
     made.bind()
     made.settle()
@@ -337,7 +337,7 @@ def test_reports_pods_ready_once() -> None:
     assert (ready["status"], ready["reason"]) == ("True", "Started")
 
 
-def test_a_deleted_workload_stops_the_job_and_is_made_anew_when_it_has_stopped() -> None:
+def test_deleted_workload_is_created_again_after_job_stopped() -> None:
     made = admitted(v1_job(replicas("PS", 1, rules=ON_FAILURE), replicas("Worker", 2, rules=ON_FAILURE)))
     made.bind(phase="Running")
     made.settle()
@@ -349,8 +349,8 @@ def test_a_deleted_workload_stops_the_job_and_is_made_anew_when_it_has_stopped()
     assert len(made.gangs()) == 1
 
 
-def test_a_gang_that_finds_no_nodes_gives_its_quota_back_for_a_while() -> None:
-    """Kueue counts quota; whether there are nodes for all pods of the gang at once, it does not ask by itself."""
+def test_gang_without_nodes_releases_quota_until_backoff_ends() -> None:
+    """Kueue counts quota. It does not check by itself whether all pods of a gang find nodes."""
     made = admitted()
     made.bind("mnist-ps-0")
     made.now += 301.0
@@ -364,7 +364,7 @@ def test_a_gang_that_finds_no_nodes_gives_its_quota_back_for_a_while() -> None:
     assert len(made.gangs()) == 1
 
 
-def test_while_it_waits_it_follows_the_job_and_once_admitted_it_stays() -> None:
+def test_workload_follows_job_until_admission() -> None:
     made = scene()
     made.job = asking(GangScheduler.KUEUE, v1_job(replicas("PS", 1), replicas("Worker", 5)), queue="other")
     made.settle()
@@ -378,7 +378,7 @@ def test_while_it_waits_it_follows_the_job_and_once_admitted_it_stays() -> None:
     assert len(made.pods) == 6
 
 
-def test_a_job_that_is_over_holds_no_quota() -> None:
+def test_completed_job_holds_no_quota() -> None:
     made = admitted()
     made.bind(phase="Running")
     made.settle()

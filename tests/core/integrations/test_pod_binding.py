@@ -1,4 +1,4 @@
-"""Volcano, coscheduling and Kubernetes' own gang scheduling: they bind pods, and so the gang waits as pods."""
+"""Volcano, coscheduling and Kubernetes' own gang scheduling bind pods, so a gang waits after its pods are created."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FIRST = ServedApis(versions={"Workload.scheduling.k8s.io": "v1alpha1"})
 
 PODS = ["mnist-ps-0", "mnist-worker-0", "mnist-worker-1"]
 
-# The scheduler, what is served of it, and what it says before it wants pods.
+# The scheduler, its served APIs, and the status of its object when it wants pods.
 BINDING = [
     pytest.param(GangScheduler.VOLCANO, VOLCANO, {"phase": "Inqueue"}, id="volcano"),
     pytest.param(GangScheduler.COSCHEDULING, COSCHEDULING, {}, id="coscheduling"),
@@ -42,7 +42,7 @@ BINDING = [
 
 
 def waiting(gang: GangScheduler, served: ServedApis, status: dict[str, Any], job: Job | None = None) -> Scene:
-    """A gang whose pods are there and have no nodes."""
+    """A gang whose pods exist and have no nodes."""
     scene = Scene(asking(gang, job), served)
     scene.settle()
     scene.tell(**status)
@@ -51,7 +51,7 @@ def waiting(gang: GangScheduler, served: ServedApis, status: dict[str, Any], job
 
 
 @pytest.mark.parametrize(("gang", "served", "status"), BINDING)
-def test_a_gang_starts_when_its_pods_have_nodes_and_not_before(
+def test_gang_starts_once_all_its_pods_have_nodes(
     gang: GangScheduler, served: ServedApis, status: dict[str, Any]
 ) -> None:
     scene = waiting(gang, served, status)
@@ -74,10 +74,10 @@ def test_a_gang_starts_when_its_pods_have_nodes_and_not_before(
 
 
 @pytest.mark.parametrize(("gang", "served", "status"), BINDING)
-def test_waits_in_the_queue_of_the_scheduler_without_limit(
+def test_waits_in_queue_of_scheduler_without_limit(
     gang: GangScheduler, served: ServedApis, status: dict[str, Any]
 ) -> None:
-    """A schedule timeout gives back a place; here there is none to give back."""
+    """The schedule timeout withdraws an admission, and this gang has none."""
     scene = waiting(gang, served, status)
     scene.now += 86_400.0
     assert not scene.settle().actions
@@ -85,7 +85,7 @@ def test_waits_in_the_queue_of_the_scheduler_without_limit(
 
 
 @pytest.mark.parametrize(("gang", "served", "status"), BINDING)
-def test_its_object_goes_when_its_last_pod_has_stopped(
+def test_gang_object_is_deleted_after_last_pod_has_stopped(
     gang: GangScheduler, served: ServedApis, status: dict[str, Any]
 ) -> None:
     scene = waiting(gang, served, status)
@@ -101,7 +101,9 @@ def test_its_object_goes_when_its_last_pod_has_stopped(
 
 
 @pytest.mark.parametrize(("gang", "served", "status"), BINDING)
-def test_waits_for_missing_kinds_and_says_so(gang: GangScheduler, served: ServedApis, status: dict[str, Any]) -> None:
+def test_waits_for_missing_kinds_and_reports_them(
+    gang: GangScheduler, served: ServedApis, status: dict[str, Any]
+) -> None:
     scene = Scene(asking(gang), ServedApis(missing=f"gang scheduler {gang} cannot be used: no such kind"))
     plan = scene.settle()
     assert (scene.status.reason, scene.gangs(), scene.pods) == ("GangSchedulerMissing", [], {})
@@ -115,7 +117,7 @@ def test_waits_for_missing_kinds_and_says_so(gang: GangScheduler, served: Served
 
 
 @pytest.mark.parametrize(("gang", "served", "status"), BINDING)
-def test_nothing_is_done_while_nothing_is_known(
+def test_nothing_changes_while_served_apis_are_unknown(
     gang: GangScheduler, served: ServedApis, status: dict[str, Any]
 ) -> None:
     scene = waiting(gang, served, status)
@@ -127,14 +129,14 @@ def test_nothing_is_done_while_nothing_is_known(
 
 
 @pytest.mark.parametrize(("gang", "served", "status"), BINDING)
-def test_a_suspended_job_stands_in_no_queue(gang: GangScheduler, served: ServedApis, status: dict[str, Any]) -> None:
+def test_suspended_job_has_no_gang_object(gang: GangScheduler, served: ServedApis, status: dict[str, Any]) -> None:
     job = v1_job(policy=RunPolicy(suspend=True))
     scene = Scene(asking(gang, job), served)
     scene.settle()
     assert (scene.status.phase, scene.gangs(), scene.pods) == (Phase.ABORTED, [], {})
 
 
-def test_volcano_is_told_of_the_gang_in_its_own_words() -> None:
+def test_volcano_pod_group_describes_gang() -> None:
     specs = (replicas("PS", 1), replicas("Worker", 4, min_replicas=2, template=template(priorityClassName="high")))
     job = v1_job(*specs, annotations={"volcano.sh/sla-waiting-time": "1h", "other": "x"})
     scene = Scene(asking(GangScheduler.VOLCANO, job, min_available=3, queue="research"), VOLCANO)
@@ -182,14 +184,14 @@ def test_volcano_is_told_of_the_gang_in_its_own_words() -> None:
         ),
     ],
 )
-def test_volcano_has_no_pods_before_it_lets_the_gang_in(status: dict[str, Any], message: str) -> None:
+def test_no_pods_are_created_before_volcano_enqueues_gang(status: dict[str, Any], message: str) -> None:
     scene = waiting(GangScheduler.VOLCANO, VOLCANO, status)
     assert (scene.pods, scene.status.reason) == ({}, "WaitingInQueue")
     told = message.format(scene.gang()["metadata"]["name"])
     assert scene.status.message == f"waits in Volcano's queue default: {told}"
 
 
-def test_volcanos_words_stand_before_those_of_a_pod() -> None:
+def test_message_of_volcano_precedes_message_of_pod() -> None:
     said = [{"type": "Unschedulable", "status": "True", "message": "1/3 tasks in gang unschedulable"}]
     scene = waiting(GangScheduler.VOLCANO, VOLCANO, {"phase": "Inqueue", "conditions": said})
     scene.say("mnist-ps-0", "pod group is not ready")
@@ -197,7 +199,7 @@ def test_volcanos_words_stand_before_those_of_a_pod() -> None:
     assert scene.status.message.endswith("3 pods have no node: 1/3 tasks in gang unschedulable")
 
 
-def test_a_volcano_job_keeps_its_names_and_whoever_comes_later_is_not_waited_for() -> None:
+def test_dependent_task_is_not_in_minimum_of_pod_group() -> None:
     later = replicas("worker", 2, rules=(), depends=Dependency(on=("ps",)))
     job = volcano_job(replicas("ps", 1, rules=()), later)
     scene = Scene(asking(GangScheduler.VOLCANO, job), VOLCANO)
@@ -216,9 +218,9 @@ def asks(cpu: str, priority: str = "") -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("min_available", "tasks", "cpu"),
     [
-        (1, {"master": 1, "worker": 1}, "250m"),  # any pod will do: the one of the highest priority is counted
+        (1, {"master": 1, "worker": 1}, "250m"),  # any pod counts, and the highest priority comes first
         (2, {"master": 1, "worker": 1}, "1250m"),
-        (3, {"master": 1, "worker": 1}, "1500m"),  # the rest is filled with the highest priority
+        (3, {"master": 1, "worker": 1}, "1500m"),  # the rest is filled by priority
         (5, {"master": 1, "worker": 1}, "2"),
     ],
 )
@@ -235,7 +237,7 @@ def test_pod_group_has_minimums_of_tasks_and_requests_of_first_pods(
     assert (spec["minMember"], spec["minTaskMember"], spec["minResources"]) == (min_available, tasks, {"cpu": cpu})
 
 
-def test_a_group_follows_the_size_of_its_job_and_keeps_what_others_wrote() -> None:
+def test_pod_group_follows_job_size_and_keeps_fields_of_others() -> None:
     scene = waiting(GangScheduler.VOLCANO, VOLCANO, {"phase": "Pending"})
     scene.gang()["spec"] |= {"queue": "by-namespace", "minResources": {"cpu": "1"}}
     scene.job = asking(GangScheduler.VOLCANO, v1_job(replicas("PS", 1), replicas("Worker", 5)))
@@ -244,7 +246,7 @@ def test_a_group_follows_the_size_of_its_job_and_keeps_what_others_wrote() -> No
     assert (spec["minMember"], spec["queue"], spec["minResources"]) == (6, "by-namespace", {"cpu": "1"})
 
 
-def test_coscheduling_knows_pods_by_their_label() -> None:
+def test_coscheduling_selects_pods_by_label() -> None:
     own = v1_job(replicas("PS", 1), replicas("Worker", 1, template=template(schedulerName="mine")))
     scene = Scene(asking(GangScheduler.COSCHEDULING, own, timeout=90.0), COSCHEDULING)
     scene.settle()
@@ -257,7 +259,7 @@ def test_coscheduling_knows_pods_by_their_label() -> None:
         assert pod["spec"]["schedulerName"] == scheduler
 
 
-def test_a_long_name_is_still_the_value_of_a_label() -> None:
+def test_long_job_name_gives_valid_label_value() -> None:
     scene = Scene(asking(GangScheduler.COSCHEDULING, v1_job(name="a" * 56 + "." + "b" * 40)), COSCHEDULING)
     scene.settle()
     [name] = scene.gangs()
@@ -289,9 +291,7 @@ def test_a_long_name_is_still_the_value_of_a_label() -> None:
     ],
     ids=["1.37", "1.36", "1.35"],
 )
-def test_kubernetes_own_objects_are_those_of_the_version_that_is_served(
-    served: ServedApis, spec: dict[str, Any], pod: dict[str, Any]
-) -> None:
+def test_kubernetes_objects_match_served_version(served: ServedApis, spec: dict[str, Any], pod: dict[str, Any]) -> None:
     scene = Scene(asking(GangScheduler.WORKLOAD, priority_class="high"), served)
     scene.settle()
     assert scene.gang()["spec"] == spec
@@ -302,7 +302,7 @@ def test_kubernetes_own_objects_are_those_of_the_version_that_is_served(
     assert "schedulerName" not in scene.pods["mnist-ps-0"]["spec"]
 
 
-def test_kubernetes_own_words_say_why_it_waits() -> None:
+def test_wait_message_contains_reason_of_kubernetes() -> None:
     false = {"type": "PodGroupInitiallyScheduled", "status": "False", "message": "only 2 of 3 pods fit"}
     scene = waiting(GangScheduler.WORKLOAD, BETA, {"conditions": [false]})
     assert scene.status.message == (
@@ -310,8 +310,8 @@ def test_kubernetes_own_words_say_why_it_waits() -> None:
     )
 
 
-def test_a_group_that_is_preempted_waits_again_as_another_one() -> None:
-    """What its group says never goes back, so that one cannot be used a second time."""
+def test_preempted_gang_waits_with_new_pod_group() -> None:
+    """The conditions of a pod group never go back, so it cannot be used a second time."""
     scene = waiting(
         GangScheduler.WORKLOAD, BETA, {}, v1_job(replicas("PS", 1), replicas("Worker", 2, rules=ON_FAILURE))
     )
@@ -330,7 +330,7 @@ def test_a_group_that_is_preempted_waits_again_as_another_one() -> None:
     assert {pod["spec"]["schedulingGroup"]["podGroupName"] for pod in scene.pods.values()} == {second}
 
 
-def test_every_restart_of_a_job_has_a_group_of_its_own() -> None:
+def test_every_restart_of_job_has_its_own_pod_group() -> None:
     scene = waiting(GangScheduler.WORKLOAD, BETA, {}, volcano_job())
     scene.bind(phase="Running")
     scene.settle()
@@ -344,8 +344,8 @@ def test_every_restart_of_a_job_has_a_group_of_its_own() -> None:
     assert (second != first, len(scene.pods), scene.status.phase) == (True, 3, Phase.PENDING)
 
 
-def test_scheduler_that_admitted_the_job_stays_responsible() -> None:
-    """The default of a driver may change over a restart; a job that runs is left alone."""
+def test_scheduler_that_admitted_job_stays_responsible() -> None:
+    """The controller's default may change when it restarts. Running jobs are not affected."""
     scene = waiting(GangScheduler.VOLCANO, VOLCANO, {"phase": "Inqueue"})
     scene.bind(phase="Running")
     scene.settle()
@@ -354,7 +354,7 @@ def test_scheduler_that_admitted_the_job_stays_responsible() -> None:
     assert scene.status.phase is Phase.RUNNING
 
 
-def test_a_gang_that_waits_as_pods_is_explained_once() -> None:
+def test_gang_that_waits_with_pods_has_one_diagnosis() -> None:
     scene = waiting(GangScheduler.COSCHEDULING, COSCHEDULING, {})
     for name in PODS:
         scene.say(name, "0/4 nodes are available")
@@ -363,7 +363,7 @@ def test_a_gang_that_waits_as_pods_is_explained_once() -> None:
     assert (finding.category, finding.summary) == (Category.ADMISSION, scene.status.message)
 
 
-def test_a_job_that_is_over_is_looked_at_again_until_it_is_known_what_it_has_left() -> None:
+def test_finished_job_is_checked_again_until_served_apis_are_known() -> None:
     scene = waiting(GangScheduler.VOLCANO, VOLCANO, {"phase": "Inqueue"})
     scene.bind(phase="Running")
     scene.settle()
@@ -381,10 +381,8 @@ def test_a_job_that_is_over_is_looked_at_again_until_it_is_known_what_it_has_lef
 
 
 @pytest.mark.parametrize(("gang", "served", "status"), BINDING)
-def test_a_running_job_takes_the_size_its_document_asks_for(
-    gang: GangScheduler, served: ServedApis, status: dict[str, Any]
-) -> None:
-    """TF_CONFIG names every replica, so all start again when one comes, and the others go on when one leaves."""
+def test_running_job_follows_size_of_spec(gang: GangScheduler, served: ServedApis, status: dict[str, Any]) -> None:
+    """TF_CONFIG names every replica: all start again when a replica is added. The others continue when one leaves."""
     scene = waiting(gang, served, status)
     scene.bind(phase="Running")
     scene.settle()
@@ -414,7 +412,7 @@ def test_a_running_job_takes_the_size_its_document_asks_for(
         ("template", "mine", None, "mine"),
     ],
 )
-def test_where_tf_dist_decides_pods_are_not_left_to_volcano(
+def test_scheduler_name_volcano_is_ignored_if_tf_dist_admits(
     at: str, name: str, gang: str | None, left: str | None
 ) -> None:
     document = volcano()
@@ -430,7 +428,7 @@ def test_where_tf_dist_decides_pods_are_not_left_to_volcano(
 
 
 @pytest.mark.parametrize(("name", "told"), [("volcano", ["SchedulerNameNotUsed"]), ("mine", [])])
-def test_an_event_says_once_that_pods_are_not_left_to_volcano(name: str, told: list[str]) -> None:
+def test_event_reports_ignored_scheduler_name_once(name: str, told: list[str]) -> None:
     document = volcano()
     document["spec"]["schedulerName"] = name
     world = World(read(document))

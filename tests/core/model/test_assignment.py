@@ -1,6 +1,6 @@
-"""How many replicas a job has: within which bounds, and what follows where it has been granted another number.
+"""Replica counts: their bounds, and the effects of an admitted size.
 
-Which replica sits on which node.
+The assignment of replicas to nodes.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def numbers(job: Job, status: Status) -> list[int]:
     return [spec.replicas for spec in current_job(job, status).replica_specs]
 
 
-def test_a_job_without_a_place_or_without_sizes_is_what_its_document_says() -> None:
+def test_job_without_admitted_sizes_is_unchanged() -> None:
     job = elastic()
     assert current_job(job, Status()) is job
     assert current_job(job, placed()) is job
@@ -64,26 +64,26 @@ def test_a_job_without_a_place_or_without_sizes_is_what_its_document_says() -> N
     assert current_job(job, waits_again) is job
 
 
-def test_size_is_the_admitted_one_bounded_by_the_document() -> None:
+def test_admitted_size_is_bounded_by_spec() -> None:
     assert numbers(elastic(), placed(ps=1, worker=2)) == [1, 2]
     assert numbers(elastic(), placed(ps=1, worker=6)) == [1, 6]
     assert numbers(elastic(most=4), placed(ps=1, worker=6)) == [1, 4]
     assert numbers(v1_job(), placed(ps=1, worker=5)) == [1, 2]
 
 
-def test_a_type_that_came_later_is_not_held_back() -> None:
+def test_type_added_after_admission_has_size_of_spec() -> None:
     job = v1_job(replicas("PS", 1), replicas("Worker", 2), replicas("Evaluator", 1))
     assert numbers(job, placed(ps=1, worker=1)) == [1, 1, 1]
 
 
-def test_after_its_end_it_still_has_the_size_it_had() -> None:
+def test_finished_job_keeps_last_size() -> None:
     running = replace(placed(ps=1, worker=2), phase=Phase.RUNNING)
     over = running.with_phase(Phase.FAILED, START, "PodFailed", "it failed")
     assert over.admission is None
     assert numbers(elastic(), over) == [1, 2]
 
 
-def test_size_after_a_verdict_and_largest_size() -> None:
+def test_current_job_takes_size_from_verdict() -> None:
     job, status = elastic(), placed(ps=1, worker=2)
     resize = Resize(sizes={"worker": 5}, placement={}, message="")
 
@@ -97,7 +97,7 @@ def test_size_after_a_verdict_and_largest_size() -> None:
     assert len(possible_replicas(job)) == 7
 
 
-def test_tf_config_services_and_success_follow() -> None:
+def test_tf_config_services_and_success_follow_admitted_size() -> None:
     job = elastic(success=(SuccessRule(type="worker"),))
     two = current_job(job, placed(ps=1, worker=2))
     five = current_job(job, placed(ps=1, worker=5))
@@ -110,7 +110,7 @@ def test_tf_config_services_and_success_follow() -> None:
     assert ready_text(two, status) == "2/3"
 
 
-def test_nobody_waits_for_more_than_there_are() -> None:
+def test_minimums_are_lowered_to_admitted_size() -> None:
     job = volcano_job(replicas("ps", 1), replicas("worker", 4), min_available=5)
     job = replace(job, counting=CompletionByCounts(min_success=4))
     small = current_job(job, placed(ps=1, worker=2))
@@ -120,7 +120,7 @@ def test_nobody_waits_for_more_than_there_are() -> None:
 
 
 @given(JOBS, st.dictionaries(st.sampled_from(("ps", "worker", "chief", "master", "x")), st.integers(0, 9)))
-def test_granting_twice_is_granting_once_and_nothing_is_needed_that_is_not_there(job: Job, sizes: Any) -> None:
+def test_current_job_is_idempotent_and_minimums_fit_its_size(job: Job, sizes: Any) -> None:
     once = current_job(job, placed(**sizes))
     assert current_job(once, placed(**sizes)) == once
     assert once.scheduling.min_available <= max(job.scheduling.min_available, 0)
@@ -136,16 +136,16 @@ def test_granting_twice_is_granting_once_and_nothing_is_needed_that_is_not_there
     [
         (v1_job(), {"ps": (1, 1), "worker": (2, 2)}),
         (elastic(1, 3, 6), {"ps": (1, 1), "worker": (1, 6)}),
-        # The gang's own minimum says more than those of its types: workers make it up.
+        # The gang's minimum exceeds the sum of its types' minimums: workers fill the gap.
         (elastic(1, 4, 4, scheduling=Scheduling(min_available=4)), {"ps": (1, 1), "worker": (3, 4)}),
-        # It says less: that is no size.
+        # A smaller minimum is not a size.
         (v1_job(replicas("PS", 2), replicas("Worker", 3), scheduling=Scheduling(min_available=3)), {"worker": (3, 3)}),
         (v1_job(replicas("PS", 2), replicas("Worker", 3), scheduling=Scheduling(min_available=1)), {"worker": (3, 3)}),
         (
             v1_job(replicas("Chief", 1), replicas("Worker", 0), scheduling=Scheduling(min_available=1)),
             {"chief": (1, 1), "worker": (0, 0)},
         ),
-        # Nor is that of a task.
+        # Nor is the minimum of a task.
         (
             volcano_job(replicas("ps", 2, min_available=1), replicas("worker", 4, min_available=2), min_available=3),
             {"ps": (2, 2), "worker": (4, 4)},
@@ -158,7 +158,7 @@ def test_granting_twice_is_granting_once_and_nothing_is_needed_that_is_not_there
         (v1alpha1_job(), {"master": (1, 1), "worker": (1, 1), "ps": (2, 2)}),
     ],
 )
-def test_bounds(job: Job, expected: dict[str, tuple[int, int]]) -> None:
+def test_replica_bounds(job: Job, expected: dict[str, tuple[int, int]]) -> None:
     found = replica_bounds(job)
     assert {type_: found[type_] for type_ in expected} == expected
 
@@ -173,14 +173,14 @@ def tasks(wanted: int | None = None, **counts: tuple[int, int]) -> Job:
     ("job", "expected"),
     [
         (v1_job(), {"ps": 1, "worker": 2}),
-        # The minimums of the tasks as they are written, 0 included.
+        # The minimums of the tasks as written, including 0.
         (tasks(ps=(1, 1), worker=(4, 2)), {"ps": 1, "worker": 2}),
         (tasks(ps=(2, 1), worker=(4, 0)), {"ps": 1, "worker": 0}),
         (tasks(a=(2, 0), b=(2, 0)), {"a": 0, "b": 0}),
-        # What the job's minimum asks beyond them.
+        # The job's minimum exceeds their sum.
         (tasks(5, ps=(2, 1), worker=(4, 2)), {"ps": 2, "worker": 3}),
         (tasks(6, ps=(2, 1), worker=(4, 2)), {"ps": 2, "worker": 4}),
-        # A minimum below the sum of the tasks' stands above them: any pods will do, servers come first.
+        # A minimum below the sum of the tasks' minimums overrides them: any pods count, parameter servers come first.
         (tasks(1, worker=(4, 4)), {"worker": 1}),
         (tasks(3, worker=(4, 4), ps=(2, 2)), {"ps": 2, "worker": 1}),
         (tasks(1, ps=(1, 1), worker=(4, 4)), {"ps": 1, "worker": 0}),
@@ -202,7 +202,7 @@ def tasks(wanted: int | None = None, **counts: tuple[int, int]) -> Job:
         (elastic(2, 3, 6), {"ps": 1, "worker": 2}),
     ],
 )
-def test_with_how_many_a_gang_starts(job: Job, expected: dict[str, int]) -> None:
+def test_gang_start_counts(job: Job, expected: dict[str, int]) -> None:
     assert start_counts(job) == expected
 
 
@@ -220,19 +220,19 @@ def test_with_how_many_a_gang_starts(job: Job, expected: dict[str, int]) -> None
         (v1_job(), {"ps": 1, "worker": 2}, True),
     ],
 )
-def test_minimum_of_a_gang(job: Job, have: dict[str, int], expected: bool) -> None:
+def test_minimum_of_gang(job: Job, have: dict[str, int], expected: bool) -> None:
     assert minimum_met(job, have) is expected
 
 
 @given(JOBS)
-def test_a_gang_starts_with_its_minimum_and_never_with_more_than_its_smallest_size(job: Job) -> None:
+def test_gang_starts_with_its_minimum_within_smallest_size(job: Job) -> None:
     found, bounds = start_counts(job), replica_bounds(job)
     assert all(0 <= count <= bounds[type_][0] for type_, count in found.items())
     if job.scheduling.min_available <= len(job.replicas):
         assert minimum_met(job, found)
 
 
-def test_a_minimum_is_no_size() -> None:
+def test_minimum_does_not_change_size() -> None:
     job = tasks(1, worker=(4, 4))
     status = Status(admission=admitted_with(Admission(START), job, {"worker": 2}))
     assert numbers(job, status) == [4]
@@ -242,13 +242,13 @@ def test_a_minimum_is_no_size() -> None:
     assert current_job(job, Status(), Admit(sizes={"worker": 2})).replicas == job.replicas
 
 
-def test_only_an_elastic_job_is_resized() -> None:
+def test_admission_of_elastic_job_sets_sizes() -> None:
     smaller = admitted_with(Admission(START), elastic(2, 4, 6), {"ps": 1, "worker": 3})
     assert (smaller.sizes, smaller.started) == ({"ps": 1, "worker": 3}, {})
     assert smaller.admitted_sizes == {"ps": 1, "worker": 3}
 
 
-def test_replicas_that_are_done_take_none_of_the_room_of_others() -> None:
+def test_succeeded_replicas_use_no_admitted_capacity() -> None:
     job = tasks(1, worker=(4, 4))
     place = admitted_with(Admission(START), job, {"worker": 3})
     done = frozenset({ReplicaId("worker", 0), ReplicaId("worker", 3)})
@@ -256,7 +256,7 @@ def test_replicas_that_are_done_take_none_of_the_room_of_others() -> None:
 
 
 @given(JOBS)
-def test_bounds_are_bounds_and_reach_the_minimum_of_the_gang(job: Job) -> None:
+def test_bounds_contain_replicas_of_spec_and_reach_minimum_of_gang(job: Job) -> None:
     found = replica_bounds(job)
     for spec in job.replica_specs:
         least, most = found[spec.type]
@@ -285,7 +285,7 @@ ALONE = {"worker": 2}
         (TFConfigStyle.NONE, SERVED, {"ps": 2, "worker": 9}, False),
     ],
 )
-def test_replicas_that_keep_running_when_others_leave(
+def test_resize_restarts_replicas_if_tf_config_changes(
     style: TFConfigStyle, before: dict[str, int], after: dict[str, int], expected: bool
 ) -> None:
     specs = [replicas(type_, count) for type_, count in after.items()]
@@ -296,17 +296,17 @@ def test_replicas_that_keep_running_when_others_leave(
     ("style", "expected"),
     [(TFConfigStyle.SPARSE, True), (TFConfigStyle.V1, False), (TFConfigStyle.NONE, True)],
 )
-def test_replica_types_that_grow_without_a_restart(style: TFConfigStyle, expected: bool) -> None:
+def test_job_grows_without_restart_if_tf_config_allows(style: TFConfigStyle, expected: bool) -> None:
     assert grows_live(elastic(tf_config=style)) is expected
 
 
-def test_tasks_that_are_nothing_to_tensorflow_are_in_nobodys_configuration() -> None:
+def test_resizing_task_outside_tf_config_does_not_restart_job() -> None:
     job = volcano_job(replicas("ps", 1), replicas("worker", 1), replicas("watcher", 3), tf_config=TFConfigStyle.VOLCANO)
     assert not resize_restarts(job, {**replica_counts(job), "watcher": 1}, replica_counts(job))
 
 
 def facts(**on: str) -> PodClassification:
-    """``worker_0="n1"``: a pod of that replica, on that node ("": on none yet)."""
+    """``worker_0="n1"``: a pod of that replica on that node ("": not on a node yet)."""
     current = {}
     for name, node in on.items():
         type_, _, index = name.partition("_")
@@ -330,7 +330,7 @@ def given_to(placement: Any, there: PodClassification, *wanted: int) -> list[str
 PLACEMENT = {"ps": {"n2": 1}, "worker": {"n1": 2, "n2": 1, "n3": 1}}
 
 
-def test_the_lowest_indexes_sit_beside_the_servers_then_where_most_are() -> None:
+def test_lowest_indexes_get_nodes_of_servers_then_largest_nodes() -> None:
     assert replica_nodes(job(), PLACEMENT, "worker") == ("n2", "n1", "n1", "n3")
     assert replica_nodes(job(), PLACEMENT, "ps") == ("n2",)
     assert replica_nodes(job(), PLACEMENT, "chief") == ()
@@ -338,31 +338,31 @@ def test_the_lowest_indexes_sit_beside_the_servers_then_where_most_are() -> None
     assert replica_nodes(job(), reordered, "worker") == replica_nodes(job(), PLACEMENT, "worker")
 
 
-def test_at_first_everybody_gets_the_own_seat() -> None:
+def test_new_pods_get_their_own_nodes() -> None:
     assert given_to(PLACEMENT, facts(), 0, 1, 2, 3) == ["n2", "n1", "n1", "n3"]
 
 
-def test_a_replica_that_comes_back_gets_the_node_it_had() -> None:
+def test_recreated_replica_gets_its_former_node() -> None:
     there = facts(worker_0="n2", worker_2="n1", worker_3="n3")
     assert given_to(PLACEMENT, there, 1) == ["n1"]
     assert given_to(PLACEMENT, facts(worker_0="n2", worker_1="n1", worker_2="n1"), 3) == ["n3"]
 
 
-def test_one_whose_seat_is_taken_gets_the_one_that_is_free() -> None:
-    # Worker 1 came to worker 0's seat somehow.
+def test_replica_whose_node_is_taken_gets_free_node() -> None:
+    # Worker 1 runs on the node of worker 0.
     there = facts(worker_1="n2", worker_2="n1", worker_3="n3")
     assert given_to(PLACEMENT, there, 0) == ["n1"]
 
 
-def test_pods_without_a_node_yet_keep_their_seats() -> None:
+def test_pods_without_node_keep_their_assigned_nodes() -> None:
     assert given_to(PLACEMENT, facts(worker_0="", worker_1=""), 2, 3) == ["n1", "n3"]
 
 
-def test_without_a_free_seat_any_node_will_do() -> None:
+def test_replica_without_free_assigned_node_is_not_pinned() -> None:
     assert given_to({"worker": {"n1": 1}}, facts(), 0, 1) == ["n1", ""]
     assert given_to({"worker": {"n1": 1}}, facts(worker_0="n1"), 1) == [""]
     assert given_to({}, facts(), 0) == [""]
-    # A pod beyond the placement sits on a node of it.
+    # A pod beyond the placement runs on one of its nodes.
     assert given_to({"worker": {"n1": 1}}, facts(worker_0="n1", worker_1="n1"), 2) == [""]
 
 
@@ -397,7 +397,7 @@ NODES = st.sampled_from(("n1", "n2", "n3"))
     placement=st.dictionaries(NODES, st.integers(1, 3)),
     on=st.dictionaries(st.integers(0, 8), st.one_of(st.just(""), NODES)),
 )
-def test_no_node_gets_more_than_was_granted_there(placement: dict[str, int], on: dict[int, str]) -> None:
+def test_no_node_gets_more_replicas_than_assigned(placement: dict[str, int], on: dict[int, str]) -> None:
     there = facts(**{f"worker_{index}": node for index, node in on.items()})
     missing = [ReplicaId("worker", index) for index in range(9) if index not in on]
     wide = job(9)
@@ -409,7 +409,7 @@ def test_no_node_gets_more_than_was_granted_there(placement: dict[str, int], on:
     assert found == assign_nodes(wide, {"worker": placement}, there, missing[::-1])
     if not on:
         assert len(found) == min(9, sum(placement.values()))
-    # The next pod gets the node that it would have got at once, when those before have theirs.
+    # Once the first pod is on its node, the others still get the same nodes.
     if found and not on:
         first = missing[0]
         moved = replace(there, current={**there.current, **facts(worker_0=found[first]).current})

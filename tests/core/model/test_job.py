@@ -1,4 +1,4 @@
-"""The model of a job: what holds of it by itself."""
+"""The model of a job."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def test_priority_class_of_volcano_job_is_that_of_its_first_task() -> None:
     assert priority_class(volcano_job(*tasks)) == "worker"
 
 
-def test_pauses_before_restarts_are_the_kubelets() -> None:
+def test_restart_delays_match_kubelet() -> None:
     backoff = RunPolicy().backoff
     assert [backoff.delay(count) for count in range(1, 9)] == [0, 10, 20, 40, 80, 160, 300, 300]
 
 
-def test_the_replicas_of_jobs_of_usual_sizes_are_named_once_and_those_of_huge_ones_are_not_kept() -> None:
-    """Each of a few hundred jobs of another huge size would stay in memory with all its replicas, for ever."""
+def test_replica_ids_are_cached_only_for_usual_sizes() -> None:
+    """Cached ids of a few hundred jobs of different huge sizes would fill the memory."""
     usual, huge = replicas("Worker", 8), replicas("Worker", MAX_REPLICAS)
     assert usual.ids is replicas("Worker", 8).ids
     assert huge.ids is not huge.ids

@@ -15,7 +15,7 @@ def job(name: str) -> dict[str, Any]:
     return {"kind": "TFJob", "metadata": {"name": name, "labels": {"a": "b"}}, "spec": {"tasks": [{"n": 1}, {"n": 2}]}}
 
 
-def test_a_packed_document_reads_as_what_it_was_made_of() -> None:
+def test_packed_document_equals_original() -> None:
     for made in (PackedJson(job("a")), StoredDocument(job("a"))):
         for _ in range(2):
             assert made == job("a") == {**made} == dict(made)
@@ -39,14 +39,14 @@ def test_keeps_few_of_many_documents_decoded() -> None:
 
 
 def reachable(document: StoredDocument) -> list[Any]:
-    """What a garbage collection sees of a document."""
+    """The objects that the garbage collector reaches from a document."""
     seen: list[Any] = [document]
     for one in seen:
         seen += [part for part in gc.get_referents(one) if gc.is_tracked(part) and not isinstance(part, type)]
     return seen
 
 
-def test_whether_there_is_a_document_is_no_reason_to_decode_it() -> None:
+def test_bool_and_repeated_owner_check_do_not_decode_document() -> None:
     stored = StoredDocument(job("a"))
     stored.pack()
     assert stored
@@ -57,7 +57,7 @@ def test_whether_there_is_a_document_is_no_reason_to_decode_it() -> None:
     assert not any(isinstance(part, dict) and "spec" in part for part in gc.get_referents(stored)), "it was read once"
 
 
-def test_many_threads_read_more_documents_than_stay_decoded() -> None:
+def test_threads_read_more_documents_than_stay_decoded() -> None:
     known = [StoredDocument(job(str(number))) for number in range(200)]
 
     def read(start: int) -> bool:
@@ -81,7 +81,7 @@ def test_document_that_json_cannot_hold_is_kept_unchanged() -> None:
         nested = nested.pop()
 
 
-def test_values_that_read_the_same_are_one() -> None:
+def test_equal_values_are_shared() -> None:
     one, two = [{"a": [1]}], [{"a": [1]}]
     assert shared(one) is shared(two)
     assert shared({"a": 1}) == {"a": 1}

@@ -23,35 +23,35 @@ def labels(job: Job, replica: str) -> dict[str, str]:
     return names.replica_labels(job, spec, int(index))
 
 
-def test_v1_pods_are_called_job_type_index() -> None:
+def test_v1_names_contain_job_type_and_index() -> None:
     assert names.replica_name(V1, ReplicaId("worker", 1)) == "mnist-worker-1"
     assert names.pod_name(V1, ReplicaId("worker", 1), "1.0.0") == "mnist-worker-1"
     assert names.replica_host(V1, ReplicaId("worker", 1)) == "mnist-worker-1.default.svc"
 
 
-def test_v1alpha1_names_hold_the_first_forty_characters_and_the_runtime_id() -> None:
+def test_v1alpha1_names_contain_forty_characters_and_runtime_id() -> None:
     job = v1alpha1_job(key=JobKey("default", "a" * 60))
     assert names.replica_name(job, ReplicaId("ps", 1)) == "a" * 40 + "-ps-76no-1"
     assert names.replica_host(V1ALPHA1, ReplicaId("ps", 1)) == "example-ps-76no-1"
 
 
-def test_a_v1alpha1_pod_has_five_characters_that_change_with_every_attempt() -> None:
+def test_v1alpha1_pod_name_ends_with_hash_of_attempt() -> None:
     first, again, second = (names.pod_name(V1ALPHA1, ReplicaId("ps", 1), a) for a in ("1.0.0", "1.0.0", "1.0.1"))
     assert re.fullmatch("example-ps-76no-1-[a-z0-9]{5}", first)
     assert first == again != second
 
 
-def test_volcano_pods_are_called_job_task_index_and_found_under_the_job() -> None:
+def test_volcano_names_contain_job_task_and_index() -> None:
     assert names.pod_name(VOLCANO, ReplicaId("ps", 0), "3.0.0") == "tf-dist-mnist-ps-0"
     assert names.replica_host(VOLCANO, ReplicaId("ps", 0)) == "tf-dist-mnist-ps-0.tf-dist-mnist"
 
 
-def test_with_one_service_for_the_job_a_v1_host_is_below_it() -> None:
+def test_v1_host_is_below_service_of_job() -> None:
     job = v1_job(services=ServiceStyle.PER_JOB)
     assert names.replica_host(job, ReplicaId("worker", 1)) == "mnist-worker-1.mnist.default.svc"
 
 
-def test_v1_labels_are_the_current_and_the_legacy_set() -> None:
+def test_v1_labels_are_current_and_legacy_set() -> None:
     assert labels(V1, "worker-0") == {
         "tf-dist.dev/job-uid": "uid-mnist",
         "tf-dist.dev/job-name": "mnist",
@@ -72,7 +72,7 @@ def test_v1_labels_are_the_current_and_the_legacy_set() -> None:
     }
 
 
-def test_worker_0_is_the_master_only_where_nobody_leads() -> None:
+def test_worker_0_is_master_only_without_chief() -> None:
     led = v1_job(replicas("Chief", 1), replicas("Worker", 1))
     assert "job-role" not in labels(V1, "worker-1")
     assert "job-role" not in labels(V1, "ps-0")
@@ -80,7 +80,7 @@ def test_worker_0_is_the_master_only_where_nobody_leads() -> None:
     assert labels(led, "chief-0")["training.kubeflow.org/job-role"] == "master"
 
 
-def test_v1alpha1_labels_are_the_five_of_the_seed() -> None:
+def test_v1alpha1_labels_are_those_of_original_operator() -> None:
     found = {key: value for key, value in labels(V1ALPHA1, "ps-1").items() if not key.startswith("tf-dist.dev/")}
     assert found == {
         "kubeflow.org": "",
@@ -103,12 +103,12 @@ def test_volcano_labels_name_job_task_index_and_queue() -> None:
 
 
 @given(st.lists(st.text(), min_size=1, max_size=4), st.integers(1, 12))
-def test_a_short_hash_is_made_of_name_characters_and_always_the_same(parts: list[str], length: int) -> None:
+def test_short_hash_is_deterministic_and_uses_name_characters(parts: list[str], length: int) -> None:
     assert re.fullmatch(f"[0-9a-z]{{{length}}}", names.short_hash(*parts, length=length))
     assert names.short_hash(*parts, length=length) == names.short_hash(*parts, length=length)
 
 
-def test_a_short_hash_tells_where_one_part_ends() -> None:
+def test_short_hash_depends_on_boundaries_of_parts() -> None:
     assert names.short_hash("ab", "c") != names.short_hash("a", "bc")
 
 
@@ -123,16 +123,16 @@ def test_a_short_hash_tells_where_one_part_ends() -> None:
         ({}, [{"uid": "u", "controller": True}], False),
     ],
 )
-def test_an_object_belongs_to_the_job_that_is_its_controller(labels: Any, owners: Any, belongs: bool) -> None:
+def test_object_belongs_to_job_that_is_its_controller(labels: Any, owners: Any, belongs: bool) -> None:
     stored = {"metadata": {"namespace": "team", "labels": labels, "ownerReferences": owners}}
     assert names.owner_key(stored) == (names.owned_by_key("team", "u") if belongs else "")
 
 
 @pytest.mark.parametrize("text", ["", "a", "7", "A.b-c_d", "x" * 63])
-def test_value_of_a_label(text: str) -> None:
+def test_valid_label_values(text: str) -> None:
     assert names.is_label_value(text)
 
 
 @pytest.mark.parametrize("text", ["-a", "a-", ".", "_a", "a b", "a/b", "\u00e4", "a\n", "x" * 64])
-def test_no_value_of_a_label(text: str) -> None:
+def test_invalid_label_values(text: str) -> None:
     assert not names.is_label_value(text)

@@ -1,4 +1,4 @@
-"""``--set``: paths, values, and what cannot be followed."""
+"""``--set``: paths, values, and paths that do not match the document."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def changed(*texts: str) -> Any:
         ("[1][2]", (1, 2)),
     ],
 )
-def test_paths(text: str, path: tuple[str | int, ...]) -> None:
+def test_parses_field_paths(text: str, path: tuple[str | int, ...]) -> None:
     assert parse_field_path(text) == path
 
 
 @pytest.mark.parametrize("text", ["", ".a", "a..b", "a.", "a[x]", "a[0]b", "a[", 'a["x', "a]"])
-def test_paths_that_cannot_be_read(text: str) -> None:
+def test_refuses_invalid_field_paths(text: str) -> None:
     with pytest.raises(ValueError, match="path"):
         parse_field_path(text)
 
@@ -49,7 +49,7 @@ KEYS = st.text(st.characters(codec="ascii", exclude_characters="\"'\n\\", catego
 
 
 @given(st.lists(KEYS | st.integers(0, 99), min_size=1).map(tuple))
-def test_a_path_that_is_written_reads_back(path: tuple[str | int, ...]) -> None:
+def test_formatted_field_path_parses_to_itself(path: tuple[str | int, ...]) -> None:
     assert parse_field_path(format_field_path(path)) == path
 
 
@@ -75,7 +75,7 @@ def test_a_path_that_is_written_reads_back(path: tuple[str | int, ...]) -> None:
         (".inf", ".inf"),
     ],
 )
-def test_values_are_what_yaml_takes_for_one(text: str, value: Any) -> None:
+def test_values_are_parsed_as_yaml_scalars(text: str, value: Any) -> None:
     assert changed(f"spec.x={text}")["spec"]["x"] == value
 
 
@@ -99,10 +99,10 @@ def test_values_are_what_yaml_takes_for_one(text: str, value: Any) -> None:
         "*a",
         "%0a",
         "1e400",
-        "a\udcff",  # a byte of the command line that is no UTF-8
+        "a\udcff",  # a byte of the command line that is not UTF-8
     ],
 )
-def test_a_value_is_never_more_than_one_scalar(text: str) -> None:
+def test_set_refuses_non_scalars_that_set_string_accepts(text: str) -> None:
     with pytest.raises(InvalidJob, match="--set: "):
         changed(f"spec.x={text}")
     assert apply_overrides(document(), parse_overrides(strings=[f"spec.x={text}"]))["spec"]["x"] == text
@@ -117,7 +117,7 @@ def test_errors_of_overrides_name_their_option(way: str, option: str) -> None:
 
 
 @given(st.text())
-def test_whatever_is_set_is_a_scalar_or_refused(text: str) -> None:
+def test_set_yields_scalar_or_error(text: str) -> None:
     try:
         found = changed(f"spec.x={text}")["spec"]["x"]
     except InvalidJob:
@@ -125,7 +125,7 @@ def test_whatever_is_set_is_a_scalar_or_refused(text: str) -> None:
     assert not isinstance(found, dict | list)
 
 
-def test_lists_and_mappings_are_json() -> None:
+def test_set_json_reads_lists_and_mappings() -> None:
     found = parse_overrides(json=['spec.x=[1, {"a": null}]', "spec.y=1.5"])
     assert [one.value for one in found] == [[1, {"a": None}], 1.5]
     with pytest.raises(InvalidJob) as caught:
@@ -133,7 +133,7 @@ def test_lists_and_mappings_are_json() -> None:
     assert len(caught.value.problems) == 4
 
 
-def test_changes_what_is_there_and_makes_what_is_not() -> None:
+def test_overrides_change_and_create_values() -> None:
     found = changed(
         "spec.tfReplicaSpecs.Worker.replicas=3",
         "spec.runPolicy.suspend=true",
@@ -151,7 +151,7 @@ def test_changes_what_is_there_and_makes_what_is_not() -> None:
     }
 
 
-def test_the_document_itself_stays_as_it_is() -> None:
+def test_overrides_do_not_change_original_document() -> None:
     original = document()
     apply_overrides(original, parse_overrides(["spec.tasks[0].name=x", "metadata.name=y"]))
     assert original == document()
@@ -169,7 +169,7 @@ def test_the_document_itself_stays_as_it_is() -> None:
         ("metadata.name[0]=x", "not a list", ""),
     ],
 )
-def test_refuses_paths_that_lead_nowhere(text: str, message: str, hint: str) -> None:
+def test_refuses_paths_that_do_not_match_document(text: str, message: str, hint: str) -> None:
     with pytest.raises(InvalidJob) as caught:
         changed(text)
     (problem,) = caught.value.problems
@@ -178,7 +178,7 @@ def test_refuses_paths_that_lead_nowhere(text: str, message: str, hint: str) -> 
     assert problem.path == text.partition("=")[0]
 
 
-def test_everything_that_is_wrong_is_told_at_once() -> None:
+def test_reports_all_invalid_overrides_at_once() -> None:
     with pytest.raises(InvalidJob) as caught:
         parse_overrides(["a", "b..c=1", "d=[", "e=1"])
     assert len(caught.value.problems) == 3
@@ -194,14 +194,14 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
         ({"scalars": ["spec.a=!!int x"]}, "spec.a: '!!int x' is more than one number, word or quoted text"),
     ],
 )
-def test_a_value_that_cannot_be_read_is_told_with_its_path(ways: dict[str, list[str]], message: str) -> None:
+def test_error_of_invalid_value_names_its_path(ways: dict[str, list[str]], message: str) -> None:
     with pytest.raises(InvalidJob) as caught:
         parse_overrides(**ways)
     (problem,) = caught.value.problems
     assert problem.message == message
 
 
-def test_a_key_like_another_may_be_meant() -> None:
+def test_override_creates_key_similar_to_existing_key() -> None:
     template = {"containers": [{"readinessProbe": {}}]}
     found = apply_overrides(
         template, parse_overrides(["initContainers[0].name=x", "containers[0].livenessProbe.timeout=1"])

@@ -33,7 +33,7 @@ def raw(status: Any = None, **metadata: Any) -> dict[str, Any]:
         {**LABELS, "tf-dist.dev/replica-index": "²"},
     ],
 )
-def test_a_pod_whose_labels_name_no_replica_is_nobodys(labels: Any) -> None:
+def test_pod_without_replica_labels_is_ignored(labels: Any) -> None:
     assert pod_view(raw(labels=labels)) is None
 
 
@@ -49,7 +49,7 @@ def test_a_pod_whose_labels_name_no_replica_is_nobodys(labels: Any) -> None:
         {"phase": "Pending", "containerStatuses": [{"state": None, "lastState": None, "restartCount": None}]},
     ],
 )
-def test_a_pod_that_says_nothing_is_pending(status: Any) -> None:
+def test_pod_without_valid_status_is_pending(status: Any) -> None:
     view = pod_view({**raw(status), "spec": None}, "tensorflow")
     assert view is not None
     assert (view.phase, view.exit, view.restarts, view.ready, view.node) == (PodPhase.PENDING, None, 0, False, "")
@@ -60,13 +60,15 @@ def test_a_pod_that_says_nothing_is_pending(status: Any) -> None:
     [
         ("ContainerCreating", "True", [], True),
         ("ContainerCreating", "False", [], False),  # volumes, network
-        ("ContainerCreating", None, [], False),  # a kubelet that does not say
+        ("ContainerCreating", None, [], False),  # a kubelet that does not report the condition
         ("ErrImagePull", "True", [], False),
         ("PodInitializing", "True", [{"terminated": {"exitCode": 0}}], True),
         ("PodInitializing", "True", [{"running": {}}], False),
     ],
 )
-def test_a_pod_that_lacks_its_image_only_is_pulling(waiting: str, ready: str | None, inits: Any, pulling: bool) -> None:
+def test_pod_that_only_waits_for_its_image_is_pulling(
+    waiting: str, ready: str | None, inits: Any, pulling: bool
+) -> None:
     conditions = [{"type": "PodReadyToStartContainers", "status": ready}] if ready else []
     status = {
         "phase": "Pending",
@@ -89,7 +91,7 @@ def test_a_pod_that_lacks_its_image_only_is_pulling(waiting: str, ready: str | N
         ({"phase": PodPhase.FAILED}, ""),
     ],
 )
-def test_waiting_reason_of_a_pod_that_has_not_ended(fields: dict[str, Any], word: str) -> None:
+def test_only_live_pod_is_held_by_waiting_reason(fields: dict[str, Any], word: str) -> None:
     view = PodView(name="w", uid="u", replica=ReplicaId("worker", 0), attempt="", phase=PodPhase.RUNNING)
     assert replace(view, **{"waiting": ("CrashLoopBackOff", "back-off"), **fields}).held_by == word
 
@@ -111,14 +113,14 @@ def test_lasting_waiting_reasons_name_their_container(reason: str) -> None:
     assert "proxy" in found.waiting[1]
 
 
-def test_a_huge_index_is_a_replica_the_job_does_not_have() -> None:
+def test_pod_with_huge_index_is_not_observed() -> None:
     view = pod_view(raw(labels={**LABELS, "tf-dist.dev/replica-index": "9" * 60}))
     assert view is not None
     plan = reconcile(v1_job(), Observed(now=1.0, pods=(view,)))
     assert plan.status.observed_replicas == frozenset()
 
 
-def test_the_container_that_trains_is_the_one_that_counts_wherever_it_stands() -> None:
+def test_exit_is_that_of_training_container() -> None:
     statuses = [
         {"name": "sidecar", "state": {"terminated": {"exitCode": 0}}, "restartCount": 2},
         {"name": "tensorflow", "state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}, "restartCount": 1},
@@ -129,7 +131,7 @@ def test_the_container_that_trains_is_the_one_that_counts_wherever_it_stands() -
     assert (view.exit.code, view.exit.out_of_memory, view.restarts) == (137, True, 3)
 
 
-def test_where_no_container_has_that_name_the_first_one_counts() -> None:
+def test_first_container_counts_if_none_has_expected_name() -> None:
     statuses = [{"name": "main", "state": {"terminated": {"exitCode": 3}}}]
     view = pod_view(raw({"phase": "Failed", "containerStatuses": statuses}), "tensorflow")
     assert view is not None
@@ -137,7 +139,7 @@ def test_where_no_container_has_that_name_the_first_one_counts() -> None:
     assert view.exit.code == 3
 
 
-def test_a_failed_pod_without_containers_says_why_itself() -> None:
+def test_failed_pod_without_containers_exits_with_reason_of_pod() -> None:
     view = pod_view(raw({"phase": "Failed", "reason": "Evicted", "message": "out of disk"}))
     assert view is not None
     assert view.exit is not None
@@ -158,7 +160,7 @@ def test_a_failed_pod_without_containers_says_why_itself() -> None:
         ("Error", False),
     ],
 )
-def test_reasons_of_a_kubelet_that_ends_a_pod_that_did_nothing_wrong(reason: str, evicted: bool) -> None:
+def test_kubelet_reasons_that_are_evictions(reason: str, evicted: bool) -> None:
     view = pod_view(raw({"phase": "Failed", "reason": reason}))
     assert view is not None
     assert view.evicted is evicted
@@ -167,12 +169,12 @@ def test_reasons_of_a_kubelet_that_ends_a_pod_that_did_nothing_wrong(reason: str
 @pytest.mark.parametrize(
     ("reason", "failed"), [("StartError", True), ("ContainerCannotRun", True), ("Error", False), ("", False)]
 )
-def test_a_container_that_could_not_be_started_is_known_by_its_reason(reason: str, failed: bool) -> None:
+def test_start_failure_is_derived_from_reason(reason: str, failed: bool) -> None:
     assert Exit(128, reason).start_failed is failed
 
 
 @pytest.mark.parametrize(("stamp", "deleting"), [("2027-01-15T08:00:00Z", True), (None, False)])
-def test_a_pod_with_a_time_of_deletion_is_being_deleted(stamp: Any, deleting: bool) -> None:
+def test_pod_with_deletion_timestamp_is_deleting(stamp: Any, deleting: bool) -> None:
     view = pod_view(raw(deletionTimestamp=stamp))
     assert view is not None
     assert view.deleting is deleting
@@ -209,14 +211,14 @@ def test_disruptions_are_distinguished_from_failures(status: Any, evicted: bool,
         ("Rebalancing", "was disrupted from node n1"),
     ],
 )
-def test_disruption_in_words(reason: str, text: str) -> None:
+def test_disruption_message(reason: str, text: str) -> None:
     conditions = [{"type": "DisruptionTarget", "status": "True", "reason": reason}]
     found = pod_view({**raw({"phase": "Failed", "conditions": conditions}), "spec": {"nodeName": "n1"}})
     assert found is not None
     assert str(found.disruption) == text
 
 
-def test_the_replica_and_attempt_are_what_the_labels_say() -> None:
+def test_replica_and_attempt_come_from_labels() -> None:
     view = pod_view(raw())
     assert view is not None
     assert (view.replica, view.attempt) == (ReplicaId("worker", 1), "1.0.0")
@@ -246,7 +248,7 @@ JSON_STATUS = st.fixed_dictionaries(
 
 
 @given(st.lists(JSON_STATUS, min_size=3, max_size=3))
-def test_no_pod_is_too_odd_to_decide_on(statuses: list[Any]) -> None:
+def test_reconcile_accepts_any_pod_status(statuses: list[Any]) -> None:
     pods = [
         {"metadata": {"name": name, "labels": {**LABELS, "tf-dist.dev/replica-type": type_}}, "status": status}
         for name, type_, status in zip("abc", ("worker", "ps", "missing"), statuses, strict=True)

@@ -78,7 +78,7 @@ def test_refuses_quantities_that_the_api_refuses(text: object) -> None:
 
 
 @given(st.text())
-def test_no_text_does_worse_than_a_value_error(text: str) -> None:
+def test_invalid_text_raises_only_value_error(text: str) -> None:
     with contextlib.suppress(ValueError):
         assert parse_quantity(text).is_finite()
 
@@ -99,7 +99,7 @@ def test_no_text_does_worse_than_a_value_error(text: str) -> None:
         ("2Mi", "hugepages-2Mi", "2Mi"),
     ],
 )
-def test_people_read_values_as_they_write_them(text: str, resource: str, shown: str) -> None:
+def test_formats_quantities_as_users_write_them(text: str, resource: str, shown: str) -> None:
     assert format_quantity(parse_quantity(text), resource) == shown
 
 
@@ -109,6 +109,6 @@ def test_whole_numbers_are_shown_exactly(value: int, resource: str) -> None:
 
 
 @given(st.integers(0, 10**15))
-def test_memory_is_shown_to_a_tenth_of_its_unit_and_never_as_more_than_there_is(value: int) -> None:
+def test_memory_is_rounded_down_by_at_most_a_tenth(value: int) -> None:
     shown = parse_quantity(format_quantity(Decimal(value), "memory"))
     assert value * Decimal("0.9") <= shown <= value

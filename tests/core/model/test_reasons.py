@@ -1,4 +1,4 @@
-"""The registry of reasons: all that is written is a row, and each row is written and seen by a test."""
+"""The registry of reasons: the code writes only registered reasons, and each of them is written and tested."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CODE = {
     if path.name != "reasons.py" and "Reason" in path.read_text()
 }
 TESTS = [path for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__)]
-# The words of Events about pods and Services are put together (``job_events.object_event``).
+# Reasons of Events about pods and Services are composed (``job_events.object_event``).
 OBJECT_EVENTS = {
     f"{verb}{do}{kind}"
     for verb in ("Successful", "Failed")
@@ -26,7 +26,7 @@ OBJECT_EVENTS = {
 
 
 def _names(node: ast.AST) -> Iterator[str]:
-    """The members of ``Reason`` below a node, except those that something is only compared with."""
+    """The members of ``Reason`` below a node, except those that are only compared."""
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "Reason":
         yield node.attr
     for child in ast.iter_child_nodes(node):
@@ -57,18 +57,18 @@ def test_each_reason_is_written_by_the_code_or_by_kubernetes() -> None:
     assert set(Reason) - written - set(HOLDING_REASONS) == {*map(Reason, Event), *map(Reason, OBJECT_EVENTS)} - written
 
 
-def test_each_reason_is_seen_by_a_test() -> None:
+def test_each_reason_occurs_in_a_test() -> None:
     text = "\n".join(path.read_text() for path in TESTS)
     assert [reason for reason in Reason if reason.value not in text and f"Reason.{reason.name}" not in text] == []
 
 
-def test_every_reason_has_a_diagnosis() -> None:
+def test_every_waiting_reason_has_category_and_advice() -> None:
     waiting = [reason.row for reason in Reason if reason.row.group in (Group.WAITING, Group.CONTAINER)]
     assert [row.word for row in waiting if not row.category or not row.advice] == []
     assert {reason for reason in Reason if reason.row.unreachable} == {Reason.NEVER_FITS, Reason.UNREADABLE}
 
 
-def test_other_words_have_no_consequences() -> None:
+def test_unknown_reason_has_default_row() -> None:
     row = reason_row("AReasonOfALaterRelease")
     assert (row.word, row.level, row.category, row.outcome) == (
         "AReasonOfALaterRelease",

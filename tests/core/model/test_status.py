@@ -32,7 +32,7 @@ from tf_dist.core.model.status_codec import dump_status, format_ranges, load_sta
 from tf_dist.core.model.timestamps import round_time
 from tf_dist.core.reconciler.status_writer import ready_text
 
-# Row: from; column: to, in the order of the enum. P R X=Restarting A a=Aborted C c=Completed T t=Terminated F.
+# Row: from; column: to, in the order of the enum: P R X=Restarting A a=Aborted C c=Completed T t=Terminated F.
 TABLE = """
     Pending     . y y y n y n y n y
     Running     y . y y n y n y n y
@@ -49,7 +49,7 @@ ROWS = {row.split()[0]: row.split()[1:] for row in TABLE.strip().splitlines()}
 
 
 @pytest.mark.parametrize(("before", "after"), list(product(Phase, Phase)))
-def test_every_cell_of_the_table_of_transitions(before: Phase, after: Phase) -> None:
+def test_table_of_transitions(before: Phase, after: Phase) -> None:
     cell = ROWS[before][list(Phase).index(after)]
     if cell == "n":
         with pytest.raises(ValueError, match=f"never goes from {before} to {after}"):
@@ -60,7 +60,7 @@ def test_every_cell_of_the_table_of_transitions(before: Phase, after: Phase) -> 
         assert moved.since == (START - 1 if cell == "." else START)
 
 
-def test_the_table_knows_every_phase_and_the_groups_cover_them_all() -> None:
+def test_transitions_and_groups_cover_every_phase() -> None:
     assert set(ALLOWED_TRANSITIONS) == set(Phase)
     stopping = {Phase.COMPLETING, Phase.TERMINATING}
     assert set(Phase) == LIVE | STOPPED | stopping | TERMINAL
@@ -71,24 +71,24 @@ def test_the_table_knows_every_phase_and_the_groups_cover_them_all() -> None:
 
 
 @pytest.mark.parametrize("phase", sorted(TERMINAL | {Phase.COMPLETING, Phase.TERMINATING}))
-def test_an_end_has_a_time(phase: Phase) -> None:
+def test_ending_phase_has_completion_time(phase: Phase) -> None:
     before = {Phase.COMPLETED: Phase.COMPLETING, Phase.TERMINATED: Phase.TERMINATING}.get(phase, Phase.RUNNING)
     status = Status(phase=Phase.RUNNING).with_phase(before, START, "", "") if before is not Phase.RUNNING else Status()
     assert status.with_phase(phase, START + 5, "", "").completion_time in (START, START + 5)
 
 
-def test_the_time_of_an_end_is_when_it_began_not_when_the_last_pod_was_gone() -> None:
+def test_completion_time_is_when_job_began_to_complete() -> None:
     ended = Status().with_phase(Phase.COMPLETING, START, "", "").with_phase(Phase.COMPLETED, START + 60, "", "")
     assert (ended.completion_time, ended.since) == (START, START + 60)
 
 
-def test_a_suspension_is_no_end() -> None:
+def test_suspended_job_is_not_finished() -> None:
     aborted = Status().with_phase(Phase.ABORTING, START, "", "").with_phase(Phase.ABORTED, START, "", "")
     assert aborted.completion_time is None
     assert not aborted.finished
 
 
-def test_the_place_is_kept_while_pods_stop_and_given_back_then() -> None:
+def test_admission_is_kept_until_pods_are_stopped() -> None:
     running = Status(phase=Phase.RUNNING, admission=Admission(START))
     aborting = running.with_phase(Phase.ABORTING, START, "", "")
     assert aborting.admission is not None
@@ -103,12 +103,12 @@ def test_released_admission_keeps_its_sizes() -> None:
     assert (aborting.last_sizes, aborting.with_phase(Phase.ABORTED, START, "", "").last_sizes) == ({}, {"worker": 3})
 
 
-def test_restarts_that_admission_caused_are_not_charged() -> None:
+def test_restarts_caused_by_admission_are_not_charged() -> None:
     status = Status(restarts={"PodFailed": 2, "Preempted": 3, "Resized": 4}, container_restarts=1)
     assert (status.charged_restarts, status.total_restarts) == (2, 10)
 
 
-def test_attempts_count_up_by_job_task_and_pod() -> None:
+def test_attempts_are_counted_by_job_task_and_pod() -> None:
     worker, ps = ReplicaId("worker", 0), ReplicaId("ps", 0)
     first = Attempts()
     pod = first.next_pod(worker).next_pod(worker)
@@ -119,7 +119,7 @@ def test_attempts_count_up_by_job_task_and_pod() -> None:
 
 
 @pytest.mark.parametrize("admission", [None, Admission(START + 9, sizes={"worker": 2})])
-def test_the_next_attempt_makes_every_pod_stale_and_keeps_what_has_succeeded(admission: Admission | None) -> None:
+def test_next_attempt_replaces_pods_and_keeps_succeeded_replicas(admission: Admission | None) -> None:
     done, lost = ReplicaId("worker", 0), ReplicaId("worker", 1)
     before = Status(
         phase=Phase.RUNNING,
@@ -205,16 +205,16 @@ def test_status_survives_writing_and_reading(status: Status) -> None:
 
 
 @given(st.sets(st.integers(0, 3000), min_size=1))
-def test_ranges_say_which_numbers_there_are(numbers: set[int]) -> None:
+def test_ranges_survive_writing_and_reading(numbers: set[int]) -> None:
     assert list(parse_ranges(format_ranges(sorted(numbers)))) == sorted(numbers)
 
 
-def test_a_gang_of_thousands_is_one_range() -> None:
+def test_large_gang_is_stored_as_one_range() -> None:
     seen = frozenset(ReplicaId("worker", index) for index in range(5000))
     assert dump_status(Status(observed_replicas=seen))["observedReplicas"] == {"worker": "0-4999"}
 
 
-def test_nothing_stored_is_a_job_that_has_not_begun() -> None:
+def test_empty_stored_status_is_default_status() -> None:
     assert load_status({}) == Status()
 
 
@@ -237,16 +237,16 @@ def test_nothing_stored_is_a_job_that_has_not_begun() -> None:
         ({"state": {"phase": "Running"}}, Phase.PENDING),
     ],
 )
-def test_a_job_that_another_operator_ended_is_not_begun_again(stored: Any, phase: Phase) -> None:
+def test_reads_end_of_job_from_status_of_other_operator(stored: Any, phase: Phase) -> None:
     assert load_status(stored).phase is phase
 
 
-def test_phases_are_stored_in_words_that_other_versions_read() -> None:
+def test_stored_phase_names_are_stable() -> None:
     words = "Pending Running Restarting Aborting Aborted Completing Completed Terminating Terminated Failed"
     assert [phase.value for phase in Phase] == words.split()
 
 
-def test_counts_of_a_type_without_pods_are_zero() -> None:
+def test_counts_of_type_without_pods_are_zero() -> None:
     assert not any(astuple(NO_PODS))
     assert ready_text(v1_job(), Status()) == "0/3"
 
@@ -266,7 +266,7 @@ def test_counts_of_a_type_without_pods_are_zero() -> None:
         ),
     ],
 )
-def test_a_refused_spec_says_what_follows(status: dict[str, Any], follows: str) -> None:
+def test_refusal_names_consequence(status: dict[str, Any], follows: str) -> None:
     refused = RefusedSpec(generation=4, digest="e", message="no chief")
     assert Status(refused_spec=refused, **status).refusal == f"the spec is not accepted: no chief{follows}"
     assert Status(refused_spec=refused, phase=Phase.FAILED, **status).refusal == ""

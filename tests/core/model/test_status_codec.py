@@ -3,10 +3,10 @@
 After the first release, a change of the form (a new field, another key, another meaning) raises ``VERSION`` in
 ``core.model.status_codec``. ``TF_DIST_REGENERATE=1 pytest`` this file writes the golden file.
 
-Readers of what is stored in a cluster: whatever stands there, only the error that is documented leaves them.
+Readers of stored objects raise only documented errors, whatever the objects contain.
 
-Documents are sound ones in which anything anywhere is exchanged for anything; bombs are short inputs that would cost
-far more than they are long.
+The documents are valid ones in which arbitrary values are replaced. Bombs are short inputs that could take far more
+time or memory than their length suggests.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ from tf_dist.errors import InvalidJob, InvalidQueue
 
 GOLDEN: Final = Path(__file__).parents[1] / "golden" / "status.json"
 WORKER: Final = ReplicaId("worker", 1)
-# Every field has a value that is not its default: a field that is not here is a field that no golden file knows.
+# Every field differs from its default: the golden file covers only fields that are set here.
 FULL: Final = Status(
     phase=Phase.RUNNING,
     reason="JobRunning",
@@ -146,7 +146,7 @@ FULL: Final = Status(
 
 
 def left_out(value: Any, place: str = "status") -> list[str]:
-    """The fields of dataclasses in ``value`` that have their defaults, or nothing."""
+    """The fields of dataclasses in ``value`` that are empty or have their defaults."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         found = []
         for field in dataclasses.fields(value):
@@ -160,11 +160,11 @@ def left_out(value: Any, place: str = "status") -> list[str]:
     return []
 
 
-def test_the_example_has_every_field() -> None:
+def test_example_sets_every_field() -> None:
     assert left_out(FULL) == []
 
 
-def test_the_stored_form_is_that_of_the_golden_file() -> None:
+def test_stored_form_matches_golden_file() -> None:
     written = json.loads(json.dumps({"tfDist": dump_status(FULL)}))
     if os.environ.get("TF_DIST_REGENERATE"):
         GOLDEN.write_text(json.dumps(written, indent=2, sort_keys=True) + "\n")
@@ -172,7 +172,7 @@ def test_the_stored_form_is_that_of_the_golden_file() -> None:
     assert load_status(written) == FULL
 
 
-def test_all_fields_decide_except_those_that_are_only_shown() -> None:
+def test_memory_is_all_fields_except_displayed_fields() -> None:
     names = [one.name for one in dataclasses.fields(Status)]
     decides = [name for name in names if memory(FULL) != memory(dataclasses.replace(FULL, **{name: None}))]
     assert decides == names[: names.index("message")]
@@ -180,7 +180,7 @@ def test_all_fields_decide_except_those_that_are_only_shown() -> None:
 
 
 @pytest.mark.parametrize("version", [VERSION + 1, 10**30, "2", 1.5, None, [], True])
-def test_a_newer_form_is_not_taken_for_a_known_one(version: object) -> None:
+def test_refuses_newer_or_unknown_version(version: object) -> None:
     stored = {"tfDist": {**dump_status(FULL), "version": version, "phase": "Dreaming", "message": {"new": 1}}}
     with pytest.raises(NewerStatusFormat, match="newer tf-dist"):
         check_version(stored)
@@ -188,16 +188,14 @@ def test_a_newer_form_is_not_taken_for_a_known_one(version: object) -> None:
 
 
 @pytest.mark.parametrize("stored", [{}, {"tfDist": {}}, {"tfDist": None}, {"tfDist": {"version": VERSION}}])
-def test_a_status_without_a_version_is_not_newer(stored: Any) -> None:
+def test_accepts_current_or_missing_version(stored: Any) -> None:
     check_version(stored)
 
 
 Reader = Callable[[Any], object]
 
-# -- what may stand anywhere --
 
-
-# -- sound documents --
+# -- valid documents --
 
 META: Final = {"name": "a", "namespace": "default", "uid": "uid-mnist", "resourceVersion": "7"}
 MEMORY: Final = {
@@ -380,14 +378,14 @@ READERS: Final[dict[str, tuple[Mapping[str, Any], Reader, tuple[type[Exception],
 @pytest.mark.parametrize("name", READERS)
 @given(data=st.data())
 @thorough(150)
-def test_only_the_documented_error_leaves_a_reader(name: str, data: st.DataObject) -> None:
+def test_reader_raises_only_documented_errors(name: str, data: st.DataObject) -> None:
     document, reader, documented = READERS[name]
     accepts(reader, data.draw(disfigured(document)), *documented)
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", READERS)
-def test_no_bomb_goes_off_anywhere_in_a_document(name: str) -> None:
+def test_reader_survives_bombs_anywhere_in_document(name: str) -> None:
     document, reader, documented = READERS[name]
     paths = [path for path in places(dict(document)) if path[0] not in ("metadata", "apiVersion", "kind")]
     assert paths
@@ -414,32 +412,32 @@ VALUES: Final[dict[str, tuple[Reader, tuple[type[Exception], ...]]]] = {
 @pytest.mark.parametrize("name", VALUES)
 @given(value=ANYTHING)
 @thorough(150)
-def test_only_the_documented_error_leaves_a_reader_of_a_value(name: str, value: Any) -> None:
+def test_value_reader_raises_only_documented_errors(name: str, value: Any) -> None:
     reader, documented = VALUES[name]
     accepts(reader, value, *documented)
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_no_value_is_a_bomb(name: str) -> None:
+def test_value_reader_survives_bombs(name: str) -> None:
     reader, documented = VALUES[name]
     for bomb in BOMBS:
         accepts(reader, bomb, *documented)
 
 
 @given(st.floats())
-def test_every_number_of_seconds_has_a_text(number: float) -> None:
+def test_formats_any_number_of_seconds(number: float) -> None:
     assert parse_time(format_time(number)) is not None
     assert parse_time(format_micro_time(number)) is not None
 
 
 @pytest.mark.parametrize("text", ["", "a", "-1", "3-1", "2,1", "1,1", "0-2,2", "0-2,1-3", "0-", "0-99999999"])
-def test_ranges_that_are_not_ascending_numbers_of_replicas_are_refused(text: str) -> None:
+def test_refuses_ranges_that_are_not_ascending_indexes(text: str) -> None:
     with pytest.raises(ValueError, match=r"is not an index|does not come after"):
         list(parse_ranges(text))
 
 
 @given(st.text(alphabet="0123456789-,", max_size=60))
-def test_ranges_give_no_more_than_a_job_may_have(text: str) -> None:
+def test_parsed_ranges_are_sorted_and_bounded(text: str) -> None:
     try:
         found = list(parse_ranges(text))
     except ValueError:
@@ -448,7 +446,7 @@ def test_ranges_give_no_more_than_a_job_may_have(text: str) -> None:
     assert len(found) <= 100_000
 
 
-def test_the_status_of_a_stored_document_is_read_once_and_its_copies_are_read_anew() -> None:
+def test_stored_status_is_parsed_once_and_copies_are_parsed_again() -> None:
     stored = StoredDocument({"metadata": {}, "status": {"tfDist": {"version": 1, "phase": "Running"}}})
     status = read_status(stored)
     assert displayed_status(stored) is read_status(stored) is status

@@ -23,8 +23,8 @@ POD: dict[str, Any] = {
 }
 
 
-def test_threads_that_check_at_once_see_whole_types(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The table is resolved when it is needed first, and servers have many threads."""
+def test_concurrent_type_checks_see_resolved_types(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Types are resolved on first use, and servers have many threads."""
     threads, before = 8, sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:

@@ -1,6 +1,6 @@
-"""A step that is tried again, and the job of its last try.
+"""Adoption of a job by the retry of a step.
 
-A task that is tried again.
+Adoption of a job by the retry of a task.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SUSPENDED = Status(phase=Phase.ABORTED, reason="Suspended")
 
 @pytest.mark.parametrize("phase", list(Phase))
 @pytest.mark.parametrize("reported", [False, True])
-def test_every_phase_has_an_answer(phase: Phase, reported: bool) -> None:
+def test_every_phase_has_adoption_action(phase: Phase, reported: bool) -> None:
     assert decide_existing_job(Status(phase=phase), reported=reported) in (AdoptionAction.ADOPT, AdoptionAction.REPLACE)
 
 
@@ -45,7 +45,7 @@ def test_every_phase_has_an_answer(phase: Phase, reported: bool) -> None:
         (SUSPENDED, True, AdoptionAction.ADOPT),
     ],
 )
-def test_adoption_of_a_stored_job(status: Status, reported: bool, expected: AdoptionAction) -> None:
+def test_adoption_of_stored_job(status: Status, reported: bool, expected: AdoptionAction) -> None:
     assert decide_existing_job(status, reported=reported) is expected
     succeeded = status.phase is Phase.COMPLETED
     anew = AdoptionAction.ADOPT if succeeded else AdoptionAction.REPLACE
@@ -57,34 +57,34 @@ def test_adoption_of_a_stored_job(status: Status, reported: bool, expected: Adop
 NONE = AdoptionDecision(AdoptionAction.CREATE)
 
 
-def test_the_first_try_makes_a_job() -> None:
+def test_first_try_creates_job() -> None:
     assert decide_adoption([]) == NONE
 
 
-def test_a_living_job_is_adopted_the_newest_of_several_and_one_stays() -> None:
+def test_adopts_newest_of_several_live_jobs() -> None:
     old, new = AdoptionCandidate(uid="old", created=1.0), AdoptionCandidate(uid="new", created=2.0)
     assert decide_adoption([old]) == AdoptionDecision(AdoptionAction.ADOPT, "old")
     assert decide_adoption([old, new]) == AdoptionDecision(AdoptionAction.ADOPT, "new", surplus=("old",))
 
 
-def test_a_job_that_is_on_its_way_out_is_none() -> None:
+def test_job_marked_for_deletion_is_ignored() -> None:
     assert decide_adoption([AdoptionCandidate(uid="a", created=1.0, marked_for_deletion=True)]) == NONE
     ended = AdoptionCandidate(uid="a", created=1.0, marked_for_deletion=True, done=True, succeeded=True)
     assert decide_adoption([ended]) == NONE
 
 
-def test_a_result_is_taken_once() -> None:
+def test_result_is_reused_once() -> None:
     job = AdoptionCandidate(uid="a", created=1.0, done=True, succeeded=True)
     assert decide_adoption([job]) == AdoptionDecision(AdoptionAction.REUSE_RESULT, "a")
     used = AdoptionCandidate(uid="a", created=1.0, done=True, succeeded=True, result_used=True)
     assert decide_adoption([used]) == NONE
 
 
-def test_a_job_that_failed_is_what_is_tried_again() -> None:
+def test_failed_job_is_created_again() -> None:
     assert decide_adoption([AdoptionCandidate(uid="a", created=1.0, done=True)]) == NONE
 
 
-def test_a_living_job_counts_more_than_an_older_result() -> None:
+def test_live_job_is_preferred_to_result() -> None:
     done = AdoptionCandidate(uid="done", created=2.0, done=True, succeeded=True)
     assert decide_adoption([done, AdoptionCandidate(uid="alive", created=1.0)]).uid == "alive"
 

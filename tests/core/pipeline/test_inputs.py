@@ -1,4 +1,4 @@
-"""Inputs of a job: one value of a declared type at one place, or a refusal that names it."""
+"""Inputs of a job: a value of a declared type at one path, or an error that names the input."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def declared(kind: str, path: str = ARGUMENT, **more: Any) -> JobInput:
         ("string", "012", "012"),
     ],
 )
-def test_values(kind: str, text: str, value: Any) -> None:
+def test_parses_typed_values(kind: str, text: str, value: Any) -> None:
     found = put(declared(kind, "spec.replicas"), text)["spec"]["replicas"]
     assert (found, type(found)) == (value, type(value))
 
 
 @pytest.mark.parametrize("kind", [*InputType])
 @pytest.mark.parametrize("payload", PAYLOADS)
-def test_a_payload_is_one_leaf_or_refused(kind: InputType, payload: str) -> None:
+def test_payload_changes_one_leaf_or_is_refused(kind: InputType, payload: str) -> None:
     for text in ("", "--x={}"):
         one = JobInput(name="learning-rate", path=ARGUMENT, type=kind, text=text)
         try:
@@ -61,7 +61,7 @@ def test_a_payload_is_one_leaf_or_refused(kind: InputType, payload: str) -> None
 
 
 @given(st.text(), st.sampled_from(InputType))
-def test_any_text_is_one_finite_value_or_refused(text: str, kind: InputType) -> None:
+def test_any_text_is_finite_value_or_refused(text: str, kind: InputType) -> None:
     try:
         found = put(declared(kind), text)
     except InvalidJob as error:
@@ -80,7 +80,7 @@ def test_any_text_is_one_finite_value_or_refused(text: str, kind: InputType) -> 
         ({"enum": (1, 2)}, "3", "is not one of 1, 2"),
     ],
 )
-def test_bounds(more: Any, text: str, told: str) -> None:
+def test_refuses_numbers_outside_bounds(more: Any, text: str, told: str) -> None:
     with pytest.raises(InvalidJob, match=f"input x: '{text}' {told}"):
         put(declared("integer", **more), text)
 
@@ -96,7 +96,7 @@ def test_bounds(more: Any, text: str, told: str) -> None:
         ({}, "a{{b}}", "did not fill in"),
     ],
 )
-def test_texts(more: Any, text: str, told: str) -> None:
+def test_refuses_invalid_texts(more: Any, text: str, told: str) -> None:
     with pytest.raises(InvalidJob, match=told):
         put(declared("string", **more), text)
 
@@ -104,7 +104,7 @@ def test_texts(more: Any, text: str, told: str) -> None:
 @pytest.mark.parametrize(
     ("more", "text"), [({}, "a" * 1024), ({"max_length": 3}, "abc"), ({"pattern": "[a-z]+"}, "ab")]
 )
-def test_texts_that_are_as_declared(more: Any, text: str) -> None:
+def test_accepts_valid_texts(more: Any, text: str) -> None:
     put(declared("string", **more), text)
 
 
@@ -117,23 +117,23 @@ def test_texts_that_are_as_declared(more: Any, text: str) -> None:
         ("spec.containers[0].image", "$(HOME)"),
     ],
 )
-def test_a_program_gets_a_text_word_for_word(path: str, expected: str) -> None:
+def test_references_are_escaped_for_programs(path: str, expected: str) -> None:
     (found,) = input_overrides([declared("string", path)], {"x": "$(HOME)"})
     assert found.value == expected
 
 
-def test_all_that_is_wrong_is_told_at_once() -> None:
+def test_reports_all_invalid_inputs_at_once() -> None:
     with pytest.raises(InvalidJob) as caught:
         input_overrides([declared("integer"), JobInput(name="y", path="a")], {"x": "?", "y": "\n", "z": "1"})
     assert sorted(problem.path for problem in caught.value.problems) == ["input x", "input y", "input z"]
 
 
-def test_an_empty_value_leaves_the_document_as_it_is() -> None:
+def test_empty_value_changes_nothing() -> None:
     both = [declared("integer"), JobInput(name="y", path="metadata.name")]
     assert [one.value for one in input_overrides(both, {"x": "", "y": "a"})] == ["a"]
 
 
-def test_a_declaration_that_is_written_reads_back() -> None:
+def test_written_declaration_reads_back() -> None:
     one = declared("integer", minimum=1, maximum=2.5, enum=(1, 2), pattern="x", max_length=3, text="--x={}")
     assert read_inputs([one.document()]) == (one,)
 
@@ -144,7 +144,7 @@ def test_a_declaration_that_is_written_reads_back() -> None:
     + [{"name": "x", "path": "a", **more} for more in ({"type": "array"}, {"tpye": "string"}, {"enum": 1})]
     + [{"name": "x", "path": "a", **more} for more in ({"minimum": True}, {"text": "x"}, {"pattern": "("})],
 )
-def test_a_declaration_that_cannot_be_read(content: Any) -> None:
+def test_refuses_invalid_declarations(content: Any) -> None:
     with pytest.raises(InvalidJob):
         read_inputs(content)
 
@@ -155,7 +155,7 @@ CONTENT = st.recursive(
 
 
 @given(CONTENT)
-def test_no_declaration_and_no_list_of_values_is_more_than_refused(content: Any) -> None:
+def test_any_declaration_or_value_list_is_read_or_refused(content: Any) -> None:
     for read in (read_inputs, lambda listed: listed_values(listed, {"x"})):
         try:
             read(content)

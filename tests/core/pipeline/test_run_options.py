@@ -1,4 +1,4 @@
-"""The table of job arguments: what each may be, how times and counts are read, and what is judged later."""
+"""The table of job arguments: allowed values, parsing of times and counts, and checks that run later."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tf_dist.core.pipeline.run_options import (
         ("", ""),
     ],
 )
-def test_times(text: Any, seconds: Any) -> None:
+def test_parses_times(text: Any, seconds: Any) -> None:
     assert seconds_of(text) == seconds
     assert [*argument_problems("run_timeout", text)] == [] or seconds_of(text) == text
 
@@ -105,7 +105,7 @@ def test_refuses_wrong_options_with_a_hint(kind: str, wrong: Any, told: str) -> 
         ("name", ["-" * 60, "hunter2"]),
     ],
 )
-def test_variables_and_what_is_long_are_not_shown(kind: str, wrong: Any) -> None:
+def test_errors_do_not_show_variables_or_long_values(kind: str, wrong: Any) -> None:
     problems = [*argument_problems(kind, wrong, later=lambda _: False)]
     assert problems
     assert "hunter2" not in " ".join(map(str, problems))
@@ -130,7 +130,7 @@ def test_variables_and_what_is_long_are_not_shown(kind: str, wrong: Any) -> None
         ("annotations", {"note": "any text\nat all", "Example.com/Note": ""}),
     ],
 )
-def test_accepts_options_that_are_templates(kind: str, right: Any) -> None:
+def test_accepts_valid_options_and_templates(kind: str, right: Any) -> None:
     assert [*argument_problems(kind, right)] == []
 
 
@@ -140,13 +140,13 @@ def test_refuses_templates_that_are_never_rendered() -> None:
 
 
 @pytest.mark.parametrize("wrong", [0, float("inf"), float("nan"), "soon"])
-def test_a_pause_is_above_0(wrong: Any) -> None:
+def test_poll_interval_must_be_positive(wrong: Any) -> None:
     (problem,) = INTERVAL.problems("poll_interval", wrong)
     assert str(problem) == f"poll_interval: {wrong!r} is not a time above 0 (write 90s, 10m or 1h30m)"
     assert [*INTERVAL.problems("poll_interval", 0.1)] == []
 
 
-def test_every_option_has_its_row() -> None:
+def test_options_have_help_and_valid_examples_and_defaults() -> None:
     for table in (RunOptions, LauncherOptions):
         rows = options_of(table)
         assert [name for name, row in rows.items() if not row.help.endswith(".")] == []
@@ -158,7 +158,7 @@ def _example(row: Option) -> Any:
     return json.loads(row.example) if row.kind.structured else row.example
 
 
-def test_a_face_calls_an_option_as_its_users_do() -> None:
+def test_options_have_names_of_their_interface() -> None:
     startup = options_of(RunOptions)["startup_timeout"]
     assert options_of(RunOptions, Face.OPERATOR)["startup_timeout_seconds"] == startup
     assert options_of(LauncherOptions, Face.STEP)["job_image"].name == "image"
@@ -179,16 +179,16 @@ def test_a_face_calls_an_option_as_its_users_do() -> None:
         ("driver", "other", "other"),
     ],
 )
-def test_reads_what_is_given_and_what_an_empty_text_means(name: str, given: Any, read: Any) -> None:
+def test_reads_values_and_empty_texts(name: str, given: Any, read: Any) -> None:
     assert options_of(RunOptions)[name].read(given) == read
 
 
-def test_counts_as_text_are_numbers() -> None:
+def test_parses_counts_from_text() -> None:
     given = ("4", 4, None, "many", " 4", "4\n", "4 4")
     assert [count_of(one) for one in given] == [4, 4, None, "many", 4, 4, "4 4"]
 
 
-def test_words_and_names() -> None:
+def test_checks_choices_and_job_names() -> None:
     (problem,) = choice_problems("on_term", "delte", ("auto", "delete"))
     assert str(problem) == "on_term: 'delte' is not one of auto, delete (did you mean delete?)"
     assert [*choice_problems("on_term", "auto", ("auto", "delete"))] == []

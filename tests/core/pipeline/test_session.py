@@ -1,4 +1,4 @@
-"""A session as a table of cases: what a host observes, and what it is told to do."""
+"""The session as a table of cases: what a host observes, and which commands it gets."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def step(limits: WaitLimits = NO_LIMITS, on_term: JobFate | None = None, **rules
     return step_policy(limits=limits, workflow=WorkflowRules(**rules), grace=40.0, settle=30.0, on_term=on_term)
 
 
-# How it ends
+# End
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def step(limits: WaitLimits = NO_LIMITS, on_term: JobFate | None = None, **rules
         (task_policy(), seen(DONE), EndCause.SUCCEEDED, OutcomeKind.SUCCEEDED),
         (task_policy(), seen(FAILED), EndCause.FAILED, OutcomeKind.FAILED),
         (task_policy(goal="running"), seen(), EndCause.SUCCEEDED, None),
-        # An outcome that is decided is reported, whatever else applies.
+        # An outcome is reported whatever else applies.
         (step(LATE), seen(DONE, signal=15, signals=1, exists=False), EndCause.SUCCEEDED, OutcomeKind.SUCCEEDED),
         (run_policy(deadline=NOW - 1), seen(FAILED, signal=2, signals=1), EndCause.FAILED, OutcomeKind.FAILED),
         (step(LATE), seen(signal=15, signals=1, exists=False), EndCause.STOPPED, OutcomeKind.UNKNOWN),
@@ -78,23 +78,23 @@ def step(limits: WaitLimits = NO_LIMITS, on_term: JobFate | None = None, **rules
         (step(LATE), seen(), EndCause.OVERDUE, OutcomeKind.DEADLINE_EXCEEDED),
         (step(WaitLimits(admission=50)), seen(WAITS), EndCause.NOT_ADMITTED, OutcomeKind.ADMISSION_TIMEOUT),
         (step(WaitLimits(startup=50)), seen(PLACED), EndCause.OVERDUE, OutcomeKind.START_TIMEOUT),
-        # The timeout of a run is the limit of its admission, too.
+        # The timeout of a run also limits its admission.
         (run_policy(deadline=NOW - 1), seen(WAITS), EndCause.NOT_ADMITTED, OutcomeKind.ADMISSION_TIMEOUT),
         (run_policy(deadline=NOW - 1), seen(), EndCause.OVERDUE, OutcomeKind.DEADLINE_EXCEEDED),
-        # To a job that no controller has looked at the limits apply, too.
+        # The limits also apply to a job that no controller has seen.
         (step(WaitLimits(admission=50)), seen(Status(), created=NOW - 60), EndCause.NOT_ADMITTED, None),
         (step(WaitLimits(admission=50)), seen(Status(), created=NOW - 40), None, None),
-        # The outcome is decided while the last pods stop. A task waits for these, as its job is deleted then.
+        # The outcome is decided while the last pods stop. A task waits for them, because its job is deleted then.
         (step(LATE), seen(COMPLETING, signal=15, signals=1), EndCause.SUCCEEDED, OutcomeKind.SUCCEEDED),
         (run_policy(deadline=None), seen(COMPLETING), EndCause.SUCCEEDED, OutcomeKind.SUCCEEDED),
         (task_policy(), seen(COMPLETING), None, None),
-        # A user who watches a suspended job is told; a step and a task wait for its resumption.
+        # A user who watches a suspended job gets a result. A step and a task wait until the job is resumed.
         (run_policy(deadline=None), seen(SUSPENDED), EndCause.FAILED, OutcomeKind.SUSPENDED),
         (step(), seen(SUSPENDED), None, None),
         (task_policy(), seen(SUSPENDED), None, None),
     ],
 )
-def test_every_end_has_its_cause(
+def test_end_has_expected_cause_and_outcome(
     policy: SessionPolicy, observed: Seen, cause: EndCause | None, kind: OutcomeKind | None
 ) -> None:
     end = decide_end(policy, observed)
@@ -104,7 +104,7 @@ def test_every_end_has_its_cause(
         assert end.outcome(observed.status, NOW).kind is kind
 
 
-def test_a_spec_that_no_controller_accepts_ends_tasks_and_steps() -> None:
+def test_refused_spec_ends_tasks_and_steps() -> None:
     refused = seen(Status(refused_spec=RefusedSpec(generation=1, digest="x", message="unknown key")), created=NOW - 60)
     for policy in (task_policy(), step()):
         end = decide_end(policy, refused)
@@ -113,7 +113,7 @@ def test_a_spec_that_no_controller_accepts_ends_tasks_and_steps() -> None:
     assert decide_end(run_policy(deadline=None), refused) is None, "its user may correct it"
 
 
-def test_a_job_that_is_too_large_ends_where_no_node_can_come() -> None:
+def test_oversized_job_ends_if_capacity_is_fixed() -> None:
     too_large = seen(replace(WAITS, reason="NeverFits"))
     end = decide_end(run_policy(deadline=None, fixed_capacity=True), too_large)
     assert end is not None
@@ -138,7 +138,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize("cause", ENDS)
-def test_only_the_end_of_a_job_is_decided(cause: EndCause) -> None:
+def test_result_is_decided_only_if_job_ended(cause: EndCause) -> None:
     end = ENDS[cause]
     assert end is not None
     assert end.result.decided is (cause in (EndCause.SUCCEEDED, EndCause.FAILED, EndCause.DELETED))
@@ -168,7 +168,7 @@ DELETE, LEAVE, MARK, SUSPEND = JobFate.DELETE, JobFate.LEAVE, JobFate.MARK, JobF
         ),
     ],
 )
-def test_every_end_has_its_fate_of_the_job(policy: SessionPolicy, fates: tuple[JobFate, ...]) -> None:
+def test_each_end_decides_fate_of_job(policy: SessionPolicy, fates: tuple[JobFate, ...]) -> None:
     assert list(ENDS) == list(EndCause)
     for end, fate in zip(ENDS.values(), fates, strict=True):
         assert end is not None
@@ -177,12 +177,12 @@ def test_every_end_has_its_fate_of_the_job(policy: SessionPolicy, fates: tuple[J
 
 
 def gone() -> Seen:
-    """The observation after which nothing is left to wait for, while the workflow continues."""
+    """The last observation: nothing is left to wait for, while the workflow continues."""
     return seen(DONE, exists=False, workflow={"status": {"phase": "Running"}})
 
 
 def run(part: Generator[Command, Seen, Any], *observed: Seen) -> tuple[Any, list[Command]]:
-    """What a part returns, and its commands; the last observation is made again and again."""
+    """The result of a part, and its commands. The last observation is repeated."""
     commands, left = [next(part)], list(observed)
     while True:
         try:
@@ -205,28 +205,28 @@ def ended(cause: EndCause) -> SessionEnd:
 @pytest.mark.parametrize(
     ("policy", "cause", "expected"),
     [
-        # On a cluster the logs go with the job, so they are read first; what runs writes until it is gone.
+        # On a cluster, logs are deleted with the job, so they are read first. Running pods write until they are gone.
         (run_policy(deadline=None), EndCause.SUCCEEDED, "tell drain delete drain report"),
         (run_policy(deadline=None), EndCause.OVERDUE, "tell delete drain report"),
         (run_policy(deadline=None), EndCause.STOPPED, "tell delete drain report"),
         (run_policy(deadline=None, keep=True), EndCause.STOPPED, "tell drain report"),
         (step(), EndCause.FAILED, "tell drain report mark"),
         (step(), EndCause.OVERDUE, "tell delete drain report"),
-        # The time is short: nothing is read any more, and the end is told before anything is asked.
+        # Time is short: logs are not read, and the end is reported before any request.
         (step(), EndCause.STOPPED, "tell read-workflow tell delete report"),
         (step(retried=True), EndCause.STOPPED, "tell read-workflow tell report"),
         (step(on_term=SUSPEND), EndCause.STOPPED, "tell suspend report"),
         (step(), EndCause.DELETED, "tell drain report"),
     ],
 )
-def test_a_clean_up_in_its_order(policy: SessionPolicy, cause: EndCause, expected: str) -> None:
+def test_clean_up_commands_are_in_order(policy: SessionPolicy, cause: EndCause, expected: str) -> None:
     found = does(
         clean_up(policy, ended(cause), seen(signals=int(cause is EndCause.STOPPED))), replace(gone(), signals=1)
     )
     assert " ".join(found) == expected
 
 
-def test_a_deleted_job_is_waited_for_until_its_pods_are_gone_or_another_signal_comes() -> None:
+def test_waits_for_pods_of_deleted_job_until_gone_or_second_signal() -> None:
     stopping, once = seen(exists=False, pods=(POD,), signals=1), seen(signals=1)
     policy = step(on_term=DELETE)
     _, commands = run(clean_up(policy, stopped_end(15), once), once, stopping, stopping, replace(stopping, signals=2))
@@ -236,7 +236,7 @@ def test_a_deleted_job_is_waited_for_until_its_pods_are_gone_or_another_signal_c
     assert does(clean_up(policy, stopped_end(15), once), once, stopping, late) == ["tell", "delete", "wait", "report"]
 
 
-def test_a_deletion_that_fails_in_the_grace_period_is_reported() -> None:
+def test_failed_deletion_in_grace_period_is_reported() -> None:
     failed = seen(signals=1, problem="no answer")
     decision, commands = run(clean_up(step(on_term=DELETE), stopped_end(15), seen(signals=1)), seen(signals=1), failed)
     assert decision == StopDecision(DELETE, "on_term decides", "no answer")
@@ -244,7 +244,7 @@ def test_a_deletion_that_fails_in_the_grace_period_is_reported() -> None:
 
 
 @pytest.mark.parametrize("cause", [EndCause.SUCCEEDED, EndCause.FAILED, EndCause.STOPPED, EndCause.OVERDUE])
-def test_a_command_retries_a_deletion_for_seconds_and_reports_its_failure(cause: EndCause) -> None:
+def test_command_retries_deletion_and_reports_failure(cause: EndCause) -> None:
     failed = seen(signals=int(cause is EndCause.STOPPED), problem="no answer")
     policy = run_policy(deadline=None)
     decision, commands = run(clean_up(policy, ended(cause), replace(failed, problem="")), failed)
@@ -253,7 +253,7 @@ def test_a_command_retries_a_deletion_for_seconds_and_reports_its_failure(cause:
     assert [command.do for command in commands][-2:] == [Do.DELETE, Do.REPORT]
 
 
-def test_a_workflow_that_cannot_be_read_has_stopped() -> None:
+def test_unreadable_workflow_counts_as_stopped() -> None:
     policy, once = step(retried=True), seen(signals=1)
     decision, _ = run(
         clean_up(policy, stopped_end(15), once), once, seen(signals=1, problem="forbidden"), replace(gone(), signals=1)
@@ -279,17 +279,17 @@ def test_a_workflow_that_cannot_be_read_has_stopped() -> None:
     ],
     ids=["completing", "runs", "stops", "gone", "policy", "signal"],
 )
-def test_the_controller_cleans_up_before_the_session_is_over(observed: Seen, waits: bool) -> None:
+def test_session_waits_for_clean_up_by_controller(observed: Seen, waits: bool) -> None:
     found = does(
         clean_up(step(), ended(EndCause.SUCCEEDED), observed), observed, observed, replace(observed, now=NOW + 31)
     )
     assert ("wait" in found) is waits
 
 
-# While it runs
+# While the job runs
 
 
-def test_a_session_waits_no_longer_than_to_its_next_limit() -> None:
+def test_session_waits_at_most_until_next_limit() -> None:
     part = follow(step(WaitLimits(deadline=NOW + 60, admission=120)), seen(WAITS))
     assert next(part) == Command(Do.WAIT, seconds=20.0)
     assert part.send(seen()) == Command(Do.WAIT, seconds=60.0)
@@ -299,7 +299,7 @@ def test_a_session_waits_no_longer_than_to_its_next_limit() -> None:
 
 
 @pytest.mark.parametrize(("name", "suspend"), [("suspended", True), ("resumed", False)])
-def test_a_job_is_suspended_with_its_workflow_once(name: str, suspend: bool) -> None:
+def test_job_is_suspended_or_resumed_once_with_workflow(name: str, suspend: bool) -> None:
     by = "" if suspend else WORKFLOW
     status = RUNS if suspend else SUSPENDED
     workflow = {"spec": {"suspend": suspend}}
@@ -315,21 +315,21 @@ def test_a_job_is_suspended_with_its_workflow_once(name: str, suspend: bool) -> 
     assert part.send(replace(later, workflow=workflow)).do is Do.WAIT, "what is observed may be old"
 
 
-def test_a_workflow_that_may_not_be_read_is_not_read_again() -> None:
+def test_forbidden_workflow_is_not_read_again() -> None:
     part = follow(step(suspends=True), seen())
     next(part)
     assert part.send(replace(seen(), now=NOW + 10)).do is Do.READ_WORKFLOW
     assert part.send(seen(problem="forbidden", refused=True)) == Command(Do.WAIT)
 
 
-def test_a_workflow_that_is_away_is_read_again() -> None:
+def test_unavailable_workflow_is_read_again() -> None:
     part = follow(step(suspends=True), seen())
     next(part)
     part.send(replace(seen(), now=NOW + 10))
     assert part.send(replace(seen(problem="no answer"), now=NOW + 10)) == Command(Do.WAIT, seconds=10.0)
 
 
-# How it starts
+# Start
 
 
 def starts(*answers: Any, decide: Any = decide_adoption) -> tuple[Any, list[tuple[Do, str]]]:
@@ -346,17 +346,17 @@ def candidate(uid: str, **more: Any) -> AdoptionCandidate:
     return AdoptionCandidate(uid=uid, **{"created": NOW, **more})
 
 
-def test_a_first_try_creates_the_job() -> None:
+def test_first_try_creates_job() -> None:
     assert starts([], None) == (AdoptionAction.CREATE, [(Do.FIND, ""), (Do.CREATE, "")])
 
 
-def test_a_retry_adopts_the_job_that_runs_and_discards_others() -> None:
+def test_retry_adopts_running_job_and_discards_others() -> None:
     found = [candidate("old"), candidate("new", created=NOW + 1)]
     expected = [(Do.FIND, ""), (Do.DISCARD, "old"), (Do.ADOPT, "new")]
     assert starts(found, None, None) == (AdoptionAction.ADOPT, expected)
 
 
-def test_a_job_that_goes_while_it_is_adopted_is_looked_for_again() -> None:
+def test_searches_again_if_job_disappears_during_adoption() -> None:
     action, commands = starts([candidate("a")], NotFound("gone"), [], None)
     assert action is AdoptionAction.CREATE
     assert [do for do, _ in commands] == [Do.FIND, Do.ADOPT, Do.FIND, Do.CREATE]
@@ -368,7 +368,7 @@ def replaced(found: Sequence[str]) -> AdoptionDecision:
     return AdoptionDecision(AdoptionAction.REPLACE if found else AdoptionAction.CREATE, *found)
 
 
-def test_a_job_that_is_replaced_is_gone_before_another_is_created() -> None:
+def test_replaced_job_is_deleted_before_creation() -> None:
     action, commands = starts(["a"], None, [], None, decide=replaced)
     assert action is AdoptionAction.CREATE
     assert commands == [(Do.FIND, ""), (Do.REPLACE, "a"), (Do.FIND, ""), (Do.CREATE, "")]
@@ -376,6 +376,6 @@ def test_a_job_that_is_replaced_is_gone_before_another_is_created() -> None:
         starts(*[["a"], None] * 5, decide=replaced)
 
 
-def test_the_launcher_notes_who_suspends() -> None:
+def test_launcher_is_recorded_as_suspender() -> None:
     _, commands = run(clean_up(step(on_term=SUSPEND), stopped_end(15), seen(signals=1)), replace(gone(), signals=1))
     assert [one.by for one in commands if one.do is Do.SUSPEND] == [LAUNCHER]

@@ -1,4 +1,4 @@
-"""Conditions to wait for: each can be reached, and some become unreachable."""
+"""Conditions to wait for: each can be met, and some can become unreachable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a client that waits for a job may stop waiting."""
+"""When a client stops waiting for a job."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ def end(
 
 
 @pytest.mark.parametrize("status", [WAITS, PLACED, RUNS, SUSPENDED])
-def test_waits_for_states_that_are_still_possible(status: Status) -> None:
+def test_waits_while_goal_is_possible(status: Status) -> None:
     assert end(status) is None
 
 
-def test_every_end_has_its_word() -> None:
+def test_every_end_has_its_outcome() -> None:
     assert end(ended(Phase.COMPLETED)) is REACHED
     assert end(ended(Phase.FAILED)) is OutcomeKind.FAILED
     assert end(ended(Phase.FAILED, "PodEvicted")) is OutcomeKind.EVICTED
@@ -67,7 +67,7 @@ def test_every_end_has_its_word() -> None:
     assert end(ended(Phase.ABORTED, "PodFailed")) is OutcomeKind.FAILED
 
 
-def test_a_spec_that_its_driver_never_could_read_is_not_waited_for() -> None:
+def test_does_not_wait_for_spec_that_was_never_accepted() -> None:
     refused = RefusedSpec(generation=1, digest="x", message="spec.x: unknown key")
     found = evaluate_wait(JOB, Status(refused_spec=refused), (), NO_LIMITS, NOW)
     assert found is not None
@@ -77,17 +77,17 @@ def test_a_spec_that_its_driver_never_could_read_is_not_waited_for() -> None:
 
 
 @pytest.mark.parametrize(("message", "said"), [("", "the job is Succeeded"), ("all is done", "all is done")])
-def test_errors_of_a_wait_have_the_message_of_the_job(message: str, said: str) -> None:
+def test_result_has_message_of_job(message: str, said: str) -> None:
     found = evaluate_wait(JOB, ended(Phase.COMPLETED, message=message), (), NO_LIMITS, NOW)
     assert found is not None
     assert (found.message, found.reached) == (said, True)
 
 
-def test_a_job_that_was_deleted_has_a_reason_and_advice() -> None:
+def test_deleted_job_has_reason_and_hint() -> None:
     assert (DELETED.reason, DELETED.message, bool(DELETED.hint)) == ("Deleted", "the job was deleted", True)
 
 
-def test_an_end_says_why_and_what_to_do() -> None:
+def test_result_has_message_and_hint() -> None:
     found = evaluate_wait(JOB, ended(Phase.FAILED, "DeadlineExceeded"), (), NO_LIMITS, NOW)
     assert found == WaitResult(
         kind=OutcomeKind.DEADLINE_EXCEEDED,
@@ -96,11 +96,11 @@ def test_an_end_says_why_and_what_to_do() -> None:
     )
 
 
-def test_a_job_that_is_about_to_succeed_is_not_there_yet() -> None:
+def test_completing_job_has_not_yet_succeeded() -> None:
     assert end(replace(RUNS, phase=Phase.COMPLETING)) is None
 
 
-def test_a_gang_is_admitted_when_it_has_its_place_or_had_one() -> None:
+def test_admitted_goal_is_reached_once_gang_was_admitted() -> None:
     assert end(WAITS, goal="admitted") is None
     assert end(PLACED, goal="admitted") is REACHED
     assert end(ended(Phase.COMPLETED), goal="admitted") is REACHED
@@ -108,7 +108,7 @@ def test_a_gang_is_admitted_when_it_has_its_place_or_had_one() -> None:
     assert end(never_had_one, goal="admitted") is OutcomeKind.FAILED
 
 
-def test_the_deadline_is_for_everything() -> None:
+def test_deadline_applies_in_every_phase() -> None:
     limits = WaitLimits(deadline=NOW + 10)
     for status in (WAITS, PLACED, RUNS, SUSPENDED):
         assert end(status, limits, now=NOW + 9.9) is None
@@ -116,7 +116,7 @@ def test_the_deadline_is_for_everything() -> None:
     assert end(ended(Phase.COMPLETED), limits, now=NOW + 99) is REACHED
 
 
-def test_a_place_must_come_in_time_and_then_the_pods() -> None:
+def test_admission_and_startup_have_separate_limits() -> None:
     limits = WaitLimits(admission=10, startup=5)
     assert end(WAITS, limits, now=NOW + 9) is None
     assert end(WAITS, limits, now=NOW + 10) is OutcomeKind.ADMISSION_TIMEOUT
@@ -126,7 +126,7 @@ def test_a_place_must_come_in_time_and_then_the_pods() -> None:
     assert end(SUSPENDED, limits, now=NOW + 99) is None
 
 
-def test_pods_that_start_again_have_the_whole_time_to_start() -> None:
+def test_startup_limit_starts_again_with_new_pods() -> None:
     again = replace(PLACED, reason="PodsPending", since=NOW + 3600)
     limits = WaitLimits(startup=5)
     assert end(again, limits, now=NOW + 3604) is None
@@ -137,7 +137,7 @@ REFUSED = replace(PLACED, reason="Unschedulable", message="the gang waits for it
 COMPLETE = replace(PLACED, admission=Admission(NOW, complete=NOW + 20))
 
 
-def test_a_gang_that_the_scheduler_refuses_nodes_has_no_place() -> None:
+def test_gang_without_nodes_does_not_count_as_admitted() -> None:
     limits = WaitLimits(admission=10, startup=5)
     assert end(REFUSED, goal="admitted") is None
     assert end(REFUSED, limits, now=NOW + 9) is None
@@ -146,7 +146,7 @@ def test_a_gang_that_the_scheduler_refuses_nodes_has_no_place() -> None:
     assert end(COMPLETE, limits, now=NOW + 25) is OutcomeKind.START_TIMEOUT
 
 
-def test_a_gang_is_scheduled_when_all_its_pods_have_had_nodes() -> None:
+def test_gang_is_scheduled_once_all_pods_had_nodes() -> None:
     assert [end(status, goal="scheduled") for status in (WAITS, PLACED, REFUSED)] == [None, None, None]
     assert end(COMPLETE, goal="scheduled") is REACHED
     assert end(ended(Phase.COMPLETED), goal="scheduled") is REACHED
@@ -154,13 +154,13 @@ def test_a_gang_is_scheduled_when_all_its_pods_have_had_nodes() -> None:
     assert end(never_had_one, goal="scheduled") is OutcomeKind.FAILED
 
 
-def test_an_image_that_does_not_come_is_told_as_such() -> None:
+def test_startup_timeout_reports_failed_image_pull() -> None:
     limits = WaitLimits(startup=5)
     assert end(PLACED, limits, pod("ImagePullBackOff"), now=NOW + 4) is None
     assert end(PLACED, limits, pod("ImagePullBackOff"), now=NOW + 5) is OutcomeKind.IMAGE_PULL_FAILED
 
 
-def test_an_image_that_is_being_pulled_has_its_time() -> None:
+def test_startup_timeout_does_not_apply_while_image_is_pulled() -> None:
     pulling = replace(pod("ContainerCreating"), pulling=True)
     limits = WaitLimits(startup=5, deadline=NOW + 100)
     assert end(PLACED, limits, pulling, pod("ContainerCreating"), now=NOW + 99) is None
@@ -169,11 +169,11 @@ def test_an_image_that_is_being_pulled_has_its_time() -> None:
 
 
 @pytest.mark.parametrize("reason", ["InvalidImageName", "ErrImageNeverPull", "ErrImageEntrypoint"])
-def test_an_image_that_can_never_come_is_not_waited_for(reason: str) -> None:
+def test_stops_waiting_for_image_that_cannot_be_pulled(reason: str) -> None:
     assert end(PLACED, NO_LIMITS, pod(reason)) is OutcomeKind.IMAGE_PULL_FAILED
 
 
-def test_next_time_to_look() -> None:
+def test_next_wait_limit() -> None:
     limits = WaitLimits(deadline=NOW + 100, admission=10, startup=5)
     assert next_wait_limit(WAITS, limits, NOW) == NOW + 10
     assert next_wait_limit(PLACED, limits, NOW) == NOW + 5
@@ -182,7 +182,7 @@ def test_next_time_to_look() -> None:
     assert next_wait_limit(WAITS, NO_LIMITS, NOW) is None
 
 
-def test_pods_that_still_run() -> None:
+def test_counts_running_pods() -> None:
     waiting = pod("ContainerCreating")
     over = replace(waiting, phase=PodPhase.SUCCEEDED)
     assert running_pods((waiting, over, replace(waiting, deleting=True))) == 1

@@ -1,4 +1,4 @@
-"""A signal to a launcher: the workflow says what it means."""
+"""The effect of a signal to a launcher, depending on the workflow."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STARTED = {"startedAt": "2027-01-15T07:00:00Z"}  # an hour before
         ({"spec": {"activeDeadlineSeconds": 3600}, "status": STARTED}, None, "deadline"),
     ],
 )
-def test_nobody_would_come_back_for_the_job(workflow: Any, deadline: float | None, why: str) -> None:
+def test_stopped_workflow_deletes_job(workflow: Any, deadline: float | None, why: str) -> None:
     found = decide_stop(workflow, now=NOW, deadline=deadline, retried=True)
     assert found.what is JobFate.DELETE
     assert why in found.why
@@ -41,7 +41,7 @@ def test_nobody_would_come_back_for_the_job(workflow: Any, deadline: float | Non
         {"spec": {"activeDeadlineSeconds": "{{workflow.parameters.x}}"}, "status": STARTED},
     ],
 )
-def test_only_the_pod_has_to_go(workflow: Any) -> None:
+def test_running_workflow_keeps_job_only_if_step_is_retried(workflow: Any) -> None:
     assert decide_stop(workflow, now=NOW, deadline=NOW + 600, retried=True).what is JobFate.LEAVE
     assert decide_stop(workflow, now=NOW, deadline=NOW + 600, retried=False).what is JobFate.DELETE
 
@@ -53,13 +53,13 @@ def test_only_the_pod_has_to_go(workflow: Any) -> None:
         ({"suspend": False}, False, False, None),
         ({"suspend": True}, False, False, True),
         ({"suspend": True}, True, True, None),
-        ({"suspend": True}, True, False, None),  # a user has suspended it
-        ({"suspend": True}, False, True, None),  # a user has resumed it
+        ({"suspend": True}, True, False, None),  # suspended by a user
+        ({"suspend": True}, False, True, None),  # resumed by a user
         ({}, True, True, False),
         ({}, True, False, None),
     ],
 )
-def test_a_job_follows_its_workflow_and_above_all_its_user(
+def test_job_follows_suspension_of_workflow_unless_user_decides(
     spec: Any, suspended: bool, by_workflow: bool, decision: bool | None
 ) -> None:
     assert decide_suspension({"spec": spec}, suspended=suspended, by_workflow=by_workflow) is decision

@@ -1,4 +1,4 @@
-"""Fields of a pod beside its containers: what its own template says, else what the job says of all its pods."""
+"""Fields of a pod other than its containers: the pod's template overrides the job."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tf_dist.core.dialects import parse
 from tf_dist.core.model.job import ReplicaId
 from tf_dist.core.podbuilder import replica_pod
 
-# Every field that a job or a peer may say something about, with two values of it.
+# Every field that a job or another template may set, with two values for each.
 FIELDS: dict[str, tuple[Any, Any]] = {
     "schedulerName": ("mine", "other"),
     "priorityClassName": ("low", "high"),
@@ -24,7 +24,7 @@ FIELDS: dict[str, tuple[Any, Any]] = {
 
 
 def jobs(first: Any, second: Any, **spec: Any) -> dict[str, tuple[dict[str, Any], ReplicaId, ReplicaId]]:
-    """A document of each format with two templates, and the replicas that they are of."""
+    """For each dialect: a document with two templates, and the replicas of these templates."""
     alpha = v1alpha1()
     alpha["spec"]["replicaSpecs"][0]["template"] = first
     alpha["spec"]["replicaSpecs"][1]["template"] = second
@@ -53,7 +53,7 @@ def pod_spec(document: dict[str, Any], replica: ReplicaId) -> dict[str, Any]:
 
 @pytest.mark.parametrize("form", ["v1alpha1", "v1", "volcano"])
 @pytest.mark.parametrize("field", FIELDS)
-def test_each_pod_has_what_its_own_template_says_and_nothing_of_another_template(field: str, form: str) -> None:
+def test_pod_has_fields_of_its_own_template_only(field: str, form: str) -> None:
     mine, other = FIELDS[field]
     document, first, second = jobs(template(**{field: mine}), template(**{field: other}))[form]
     assert (pod_spec(document, first)[field], pod_spec(document, second)[field]) == (mine, other)
@@ -66,15 +66,15 @@ def test_each_pod_has_what_its_own_template_says_and_nothing_of_another_template
     ("form", "field", "filled"),
     [
         ("v1alpha1", "schedulerName", True),
-        ("v1", "schedulerName", False),  # it has no such field
+        ("v1", "schedulerName", False),  # v1 has no such field
         ("volcano", "schedulerName", True),
         ("v1alpha1", "priorityClassName", False),
-        ("v1", "priorityClassName", False),  # schedulingPolicy.priorityClass is the PodGroup's
+        ("v1", "priorityClassName", False),  # schedulingPolicy.priorityClass applies to the PodGroup
         ("volcano", "priorityClassName", True),
     ],
 )
 @pytest.mark.parametrize("silent", [{}, None, ""])
-def test_fields_of_the_job_are_defaults_of_its_templates(form: str, field: str, filled: bool, silent: Any) -> None:
+def test_fields_of_job_are_defaults_for_templates(form: str, field: str, filled: bool, silent: Any) -> None:
     quiet = template() if silent == {} else template(**{field: silent})
     document, first, second = jobs(template(**{field: "mine"}), quiet, **{field: "jobs"})[form]
     assert pod_spec(document, first)[field] == "mine"
@@ -82,7 +82,7 @@ def test_fields_of_the_job_are_defaults_of_its_templates(form: str, field: str, 
 
 
 def served(*templates: dict[str, Any], ps: Any = None, **spec: Any) -> dict[str, Any]:
-    """The pod of a parameter server that runs the standard server, beside these templates."""
+    """The pod of a standard parameter server, in a job with these templates."""
     document = v1alpha1()
     for replicas, body in zip(document["spec"]["replicaSpecs"], templates, strict=False):
         replicas["template"] = body
@@ -92,7 +92,7 @@ def served(*templates: dict[str, Any], ps: Any = None, **spec: Any) -> dict[str,
 
 
 @pytest.mark.parametrize("field", FIELDS)
-def test_the_standard_parameter_server_is_let_in_and_placed_as_its_peers_are(field: str) -> None:
+def test_standard_parameter_server_has_scheduling_fields_of_peers(field: str) -> None:
     mine, other = FIELDS[field]
     assert served(template(**{field: mine}), template(**{field: other}))[field] == mine  # the chief's
     assert served(template(), template(**{field: other}))[field] == other
@@ -102,7 +102,7 @@ def test_the_standard_parameter_server_is_let_in_and_placed_as_its_peers_are(fie
     assert served(template(**{field: mine}), schedulerName="jobs")[field] == mine
 
 
-def test_the_standard_parameter_server_pulls_its_image_as_its_peers_do() -> None:
+def test_standard_parameter_server_has_image_pull_policy_of_peers() -> None:
     chief = template()
     chief["spec"]["containers"][0]["imagePullPolicy"] = "Never"
     assert served(chief)["containers"][0]["imagePullPolicy"] == "Never"

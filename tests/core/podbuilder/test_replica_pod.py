@@ -1,4 +1,4 @@
-"""A pod is sent to the node that was found for it, and to no node that its user has ruled out."""
+"""Pods and Services of replicas. A pod requires its assigned node without lifting its user's constraints."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def env(job: Job, replica: ReplicaId = WORKER_1, container: int = 0) -> dict[str
 
 
 @pytest.mark.parametrize("job", [v1_job(), v1alpha1_job(), volcano_job()])
-def test_everything_belongs_to_the_job_and_goes_with_it(job: Job) -> None:
+def test_objects_are_owned_by_job(job: Job) -> None:
     owner = {
         "apiVersion": job.dialect.value,
         "kind": job.dialect.kind,
@@ -47,12 +47,12 @@ def test_everything_belongs_to_the_job_and_goes_with_it(job: Job) -> None:
 
 
 @pytest.mark.parametrize("job", [v1_job(), v1alpha1_job(), volcano_job(), volcano_job(plugins=Plugins())])
-def test_the_cheap_list_of_names_is_that_of_the_objects(job: Job) -> None:
+def test_listed_names_match_built_objects(job: Job) -> None:
     made = tuple((body["kind"], body["metadata"]["name"]) for body in services.build_objects(job))
     assert tuple(services.job_objects(job)) == made
 
 
-def test_a_template_is_never_changed() -> None:
+def test_template_is_never_changed() -> None:
     for make in (v1_job, volcano_job):
         job = make()
         before = copy.deepcopy([dict(spec.template) for spec in job.replica_specs])
@@ -62,7 +62,7 @@ def test_a_template_is_never_changed() -> None:
         assert [dict(spec.template) for spec in job.replica_specs] == before
 
 
-def test_labels_and_annotations_of_the_template_are_kept_but_do_not_override_ours() -> None:
+def test_template_metadata_does_not_override_own_labels() -> None:
     metadata = {"labels": {"team": "ml", "job-name": "mine"}, "annotations": {"note": "x"}}
     job = v1_job(replicas("Worker", 2, template={**template(), "metadata": metadata}))
     made = replica_pod.build_pod(job, WORKER_1, "1.2.3")["metadata"]
@@ -72,19 +72,19 @@ def test_labels_and_annotations_of_the_template_are_kept_but_do_not_override_our
     assert made["annotations"] == {"note": "x"}
 
 
-def test_annotations_that_steer_the_job_do_not_reach_its_pods() -> None:
+def test_job_control_annotations_do_not_reach_pods() -> None:
     annotations = {"tf-dist.dev/suspend": "true", "tf-dist.dev/workdir": "/w", "other": "x"}
     assert replica_pod.build_pod(v1_job(annotations=annotations), WORKER_1, "1.0.0")["metadata"]["annotations"] == {
         "tf-dist.dev/workdir": "/w"
     }
 
 
-def test_the_name_of_a_replica_resolves_before_its_pod_has_an_address() -> None:
+def test_services_of_replicas_are_not_headless() -> None:
     assert "clusterIP" not in services_by_name(v1_job())["mnist-worker-1"]["spec"]
     assert "clusterIP" not in services_by_name(v1alpha1_job())["example-ps-76no-1"]["spec"]
 
 
-def test_services_are_headless_where_asked_or_where_they_would_take_too_many_addresses() -> None:
+def test_services_are_headless_on_request_or_in_large_jobs() -> None:
     asked = v1_job(annotations={"tf-dist.dev/services": "headless"})
     large = v1_job(replicas("Worker", services.MOST_ADDRESSES + 1))
     for job in (asked, large):
@@ -93,7 +93,7 @@ def test_services_are_headless_where_asked_or_where_they_would_take_too_many_add
     assert not any("clusterIP" in body["spec"] for body in services.build_objects(most))
 
 
-def test_a_replica_is_reached_at_the_ports_of_all_its_containers() -> None:
+def test_service_has_ports_of_all_containers() -> None:
     own = {"name": "tensorflow", "image": "tf", "ports": [{"containerPort": 53, "protocol": "UDP"}]}
     side = {"name": "board", "image": "x", "ports": [{"containerPort": 6006}, {"containerPort": 2222}]}
     ports = services_by_name(v1_job(replicas("Worker", 2, template=template(containers=[own, side]))))[
@@ -106,7 +106,7 @@ def test_a_replica_is_reached_at_the_ports_of_all_its_containers() -> None:
     ]
 
 
-def test_a_v1_replica_has_a_service_with_all_ports_of_its_training_container() -> None:
+def test_v1_service_has_all_ports_of_training_container() -> None:
     ports = [
         {"name": "tfjob-port", "containerPort": 2223},
         {"name": "tb", "containerPort": 6006},
@@ -131,22 +131,22 @@ def test_a_v1_replica_has_a_service_with_all_ports_of_its_training_container() -
     assert pod_spec(job)["containers"][0]["ports"] == ports
 
 
-def test_a_v1_training_container_gets_its_port_if_it_has_none() -> None:
+def test_v1_training_container_gets_default_port() -> None:
     assert pod_spec(v1_job())["containers"][0]["ports"] == [{"name": "tfjob-port", "containerPort": 2222}]
 
 
-def test_a_v1alpha1_service_has_the_one_port_of_the_seed() -> None:
+def test_v1alpha1_service_has_one_port() -> None:
     service = services_by_name(v1alpha1_job())["example-ps-76no-1"]
     assert service["spec"]["ports"] == [{"name": "tf-port", "port": 2222, "targetPort": 2222}]
 
 
 @pytest.mark.parametrize("policy", ["Never", "OnFailure", "Always"])
-def test_the_pod_restart_policy_is_the_replicas(policy: str) -> None:
+def test_pod_restart_policy_overrides_template(policy: str) -> None:
     spec = replicas("Worker", 2, pod_restart_policy=policy, template=template(restartPolicy="Never"))
     assert pod_spec(v1_job(spec))["restartPolicy"] == policy
 
 
-def test_tf_config_goes_to_the_training_container_alone() -> None:
+def test_tf_config_is_set_only_in_training_container() -> None:
     containers = [
         {"name": "side", "image": "x"},
         {"name": "tensorflow", "image": "tf", "env": [{"name": "A", "value": "b"}]},
@@ -156,7 +156,7 @@ def test_tf_config_goes_to_the_training_container_alone() -> None:
     assert list(env(job, container=1)) == ["A", "TF_CONFIG"]
 
 
-def test_volcanos_tf_config_goes_to_every_container_but_not_to_those_that_prepare() -> None:
+def test_volcano_tf_config_is_set_in_all_but_init_containers() -> None:
     containers = [{"name": "side", "image": "x"}, {"name": "tensorflow", "image": "tf"}]
     spec = replicas("worker", 2, template=template(containers=containers, initContainers=[{"name": "i", "image": "x"}]))
     job = volcano_job(spec, tf_config=TFConfigStyle.VOLCANO)
@@ -166,12 +166,12 @@ def test_volcanos_tf_config_goes_to_every_container_but_not_to_those_that_prepar
     assert names == ["VK_TASK_INDEX", "VC_TASK_INDEX", "VC_WORKER_HOSTS", "VC_WORKER_NUM"]
 
 
-def test_a_type_the_job_does_not_have_has_no_pod() -> None:
+def test_unknown_replica_type_raises_key_error() -> None:
     with pytest.raises(KeyError, match="missing"):
         replica_pod.build_pod(v1_job(), ReplicaId("missing", 0), "1.0.0")
 
 
-def test_a_default_parameter_server_needs_no_template() -> None:
+def test_default_parameter_server_needs_no_template() -> None:
     server = replicas("PS", 1, template={}, server_image="tensorflow/tensorflow:1.3.0")
     spec = pod_spec(v1alpha1_job(replicas("MASTER", 1), server), ReplicaId("ps", 0))
     assert [container["image"] for container in spec["containers"]] == ["tensorflow/tensorflow:1.3.0"]
@@ -180,7 +180,7 @@ def test_a_default_parameter_server_needs_no_template() -> None:
 # -- Volcano's plugins --------------------------------------------------------------------------------------------
 
 
-def test_a_template_that_fixes_the_host_name_has_one_host_for_all() -> None:
+def test_fixed_hostname_of_template_gives_one_host() -> None:
     job = volcano_job(replicas("worker", 2, template=template(hostname="one", subdomain="sub")))
     data = next(body for body in services.build_objects(job) if body["kind"] == "ConfigMap")["data"]
     assert data["worker.host"] == "one.sub"
@@ -188,7 +188,7 @@ def test_a_template_that_fixes_the_host_name_has_one_host_for_all() -> None:
 
 
 @pytest.mark.parametrize("publish", [True, False])
-def test_the_service_of_a_volcano_job_names_its_pods_and_no_port(publish: bool) -> None:
+def test_service_of_volcano_job_selects_pods_without_ports(publish: bool) -> None:
     service = services_by_name(volcano_job(plugins=Plugins(svc=True, publish_not_ready=publish)))["tf-dist-mnist"]
     assert service["spec"] == {
         "clusterIP": "None",
@@ -238,7 +238,7 @@ def test_pinned_pod_matches_its_node_only_if_its_template_did(terms: Any, labels
         {"nodeSelector": {"zone": "a"}},
     ],
 )
-def test_where_nothing_was_required_the_node_is(spec: dict[str, Any]) -> None:
+def test_assigned_node_is_required_without_other_affinity(spec: dict[str, Any]) -> None:
     result = pinned(spec)
     assert result["affinity"]["nodeAffinity"][REQUIRED] == {
         "nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}]
@@ -246,7 +246,7 @@ def test_where_nothing_was_required_the_node_is(spec: dict[str, Any]) -> None:
     assert result.get("nodeSelector") == spec.get("nodeSelector")
 
 
-def test_other_affinities_stay() -> None:
+def test_other_affinities_are_kept() -> None:
     wish = [{"weight": 1, "preference": {"matchExpressions": [GPU]}}]
     apart = {"preferredDuringSchedulingIgnoredDuringExecution": []}
     spec = {
@@ -260,11 +260,11 @@ def test_other_affinities_stay() -> None:
     assert result["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"] == wish
 
 
-def test_a_pod_that_names_its_node_itself_is_left_alone() -> None:
+def test_pod_with_node_name_is_not_changed() -> None:
     assert pinned({"nodeName": "n7"}) == {"nodeName": "n7"}
 
 
-def test_a_rendered_pod_has_its_node_and_the_template_is_not_touched() -> None:
+def test_pod_requires_assigned_node_and_template_is_unchanged() -> None:
     job = v1_job()
     before = copy.deepcopy(job.replica_specs[1].template)
     body = replica_pod.build_pod(job, ReplicaId("worker", 0), "1.0.0", None, "n1")
@@ -276,9 +276,7 @@ def test_a_rendered_pod_has_its_node_and_the_template_is_not_touched() -> None:
 
 @pytest.mark.parametrize(("asked", "expected"), [(None, LAST_WORDS), ("File", "File")])
 @pytest.mark.parametrize("make", [v1_job, v1alpha1_job, volcano_job])
-def test_a_container_leaves_its_last_words_unless_its_template_says_otherwise(
-    make: Any, asked: str | None, expected: str
-) -> None:
+def test_termination_message_falls_back_to_logs_by_default(make: Any, asked: str | None, expected: str) -> None:
     containers = [{"name": name, "image": "tf", "terminationMessagePolicy": asked} for name in ("tensorflow", "side")]
     both = template(containers=containers, initContainers=[{"name": "init", "image": "tf"}])
     spec = pod_spec(make(replicas("Worker", 2, template=both)), ReplicaId("worker", 1))

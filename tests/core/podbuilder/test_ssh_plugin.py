@@ -1,4 +1,4 @@
-"""Volcano's ssh plugin: the Secret, and how it is mounted, as ``pkg/controllers/job/plugins/ssh`` makes them."""
+"""Volcano's ssh plugin: the Secret and its mount, as in ``pkg/controllers/job/plugins/ssh``."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ HEAD = "StrictHostKeyChecking no\nUserKnownHostsFile /dev/null\n"
         (ssh_job(hostname="one", subdomain="there"), "Host one\n  HostName one.there\n  Port 22\n"),
     ],
 )
-def test_the_configuration_names_every_host(job: Job, hosts: str) -> None:
+def test_ssh_config_names_every_host(job: Job, hosts: str) -> None:
     assert texts(job) == {"config": HEAD + hosts}
 
 
-def test_workers_that_may_come_later_are_named_too() -> None:
+def test_ssh_config_names_workers_up_to_maximum() -> None:
     (spec,) = ssh_job().replica_specs
     job = volcano_job(replace(spec, max_replicas=3), plugins=Plugins(ssh=SSHPlugin()))
     assert texts(job)["config"].count("HostName") == 3
@@ -61,18 +61,18 @@ def test_public_key_is_an_authorized_key() -> None:
     }
 
 
-def test_keys_of_the_jobs_own() -> None:
+def test_job_may_bring_its_own_keys() -> None:
     job = ssh_job(SSHPlugin(private_key="mine", public_key="yours"))
     assert not lacks_keys(key_secret(job))
     assert (texts(job)["id_rsa"], texts(job)["authorized_keys"]) == ("mine", "yours")
 
 
-def test_a_private_key_is_not_in_a_representation() -> None:
+def test_repr_does_not_show_private_key() -> None:
     assert "mine" not in repr(SSHPlugin(private_key="mine")) + repr(KeyPair("mine", ""))
 
 
 @pytest.mark.parametrize(("path", "mode"), [("/root/.ssh", 0o600), ("/home/me/.ssh", 0o644)])
-def test_every_container_has_the_folder(path: str, mode: int) -> None:
+def test_every_container_mounts_ssh_folder(path: str, mode: int) -> None:
     spec = replica_pod.build_pod(ssh_job(SSHPlugin(path=path)), ReplicaId("worker", 1), "1.0.0")["spec"]
     (volume,) = (one for one in spec["volumes"] if one["name"] == "tf-dist-mnist-ssh")
     files = ("id_rsa", "id_rsa.pub", "authorized_keys", "config")
@@ -85,7 +85,7 @@ def test_every_container_has_the_folder(path: str, mode: int) -> None:
     assert all(mount in container["volumeMounts"] for container in (*spec["containers"], *spec["initContainers"]))
 
 
-def test_the_keys_are_there_before_the_first_pod_and_each_new_one() -> None:
+def test_keys_are_created_before_pods() -> None:
     world = World(ssh_job())
     plan = world.look()
     kinds = [action.body["kind"] for action in plan.actions if isinstance(action, Create | EnsureKeys)]

@@ -1,8 +1,9 @@
-"""TF_CONFIG byte for byte: the expected strings are the originals' (reference/tfjob.md 1.6 and 2.5, volcano.md 2).
+"""TF_CONFIG byte for byte: the expected strings are those of the original operators (reference/tfjob.md 1.6 and 2.5,
+volcano.md 2).
 
 Exceptions are evaluators, and the chief and parameter servers of a sparse cluster.
 
-The program of the default parameter server, really run, with a TensorFlow that only pretends.
+The program of the default parameter server runs with a fake TensorFlow.
 """
 
 from __future__ import annotations
@@ -141,7 +142,7 @@ def test_builds_tf_config_of_every_replica(job: Job, replica: ReplicaId, expecte
     assert build_tf_config(job, replica, cluster_hosts(job)) == expected
 
 
-def test_sparse_cluster_names_the_task_that_it_is_for() -> None:
+def test_sparse_cluster_contains_own_task() -> None:
     """TensorFlow starts a server for the task's own entry only ("Task 1 was not defined in job ps")."""
     for replica in SPARSE.replicas:
         config = json.loads(build_tf_config(SPARSE, replica, cluster_hosts(SPARSE)) or "")
@@ -158,13 +159,13 @@ def test_each_type_has_its_own_port() -> None:
     )
 
 
-def test_a_sparse_worker_without_parameter_servers_knows_only_itself() -> None:
+def test_sparse_worker_without_parameter_servers_lists_only_itself() -> None:
     job = v1_job(replicas("Worker", 2), name="j", tf_config=TFConfigStyle.SPARSE)
     expected = '{"cluster":{"worker":{"0":"j-worker-0.default.svc:2222"},"ps":[]},"task":{"type":"worker","index":0}}'
     assert build_tf_config(job, ReplicaId("worker", 0), cluster_hosts(job)) == expected
 
 
-def test_where_dns_does_not_reach_the_real_addresses_stand_in_its_place() -> None:
+def test_addresses_replace_host_names() -> None:
     job = v1_job(replicas("Worker", 2), name="j")
     addresses = {"j-worker-0.default.svc:2222": "127.0.0.1:40001"}
     assert build_tf_config(job, ReplicaId("worker", 0), cluster_hosts(job, addresses)) == (
@@ -174,7 +175,7 @@ def test_where_dns_does_not_reach_the_real_addresses_stand_in_its_place() -> Non
 
 
 @pytest.mark.parametrize("job", [V1, V1ALPHA1, SPARSE, VOLCANO])
-def test_every_address_in_a_tf_config_is_an_endpoint_that_can_be_mapped(job: Job) -> None:
+def test_every_address_in_tf_config_can_be_mapped(job: Job) -> None:
     addresses = {endpoint: f"mapped-{number}" for number, endpoint in enumerate(tf_config_endpoints(job))}
     for replica in job.replicas:
         assert ":2222" not in (build_tf_config(job, replica, cluster_hosts(job, addresses)) or "")
@@ -190,10 +191,10 @@ def test_every_address_in_a_tf_config_is_an_endpoint_that_can_be_mapped(job: Job
         ({"hostname": "node", "subdomain": "peers"}, ["node.peers", "node.peers"], 1),
     ],
 )
-def test_host_names_of_a_template_are_the_addresses_in_volcanos_tf_config_and_host_files(
+def test_hostnames_of_template_are_in_volcano_tf_config_and_host_files(
     fixed: dict[str, Any], hosts: list[str], listed: int
 ) -> None:
-    """MakeDomainName and GenerateHosts of Volcano: an address a replica, but a line a host name."""
+    """MakeDomainName and GenerateHosts of Volcano: an address for each replica, but a line for each host name."""
     workers = replicas("worker", 2, template=template(**fixed))
     job = volcano_job(workers, tf_config=TFConfigStyle.VOLCANO)
     found = json.loads(build_tf_config(job, ReplicaId("worker", 1), cluster_hosts(job)) or "")["cluster"]["worker"]
@@ -208,12 +209,12 @@ def test_host_names_of_a_template_are_the_addresses_in_volcanos_tf_config_and_ho
 
 
 @pytest.mark.parametrize("make", [v1_job, v1alpha1_job])
-def test_where_each_replica_has_a_service_that_is_its_address_whatever_its_template_says(make: Any) -> None:
+def test_replica_services_are_addresses_regardless_of_template(make: Any) -> None:
     fixed = [replicas("Worker", 2, template=template(hostname="node", subdomain="peers"))]
     assert tf_config_endpoints(make(*fixed)) == tf_config_endpoints(make(replicas("Worker", 2)))
 
 
-def test_the_roles_of_a_volcano_job_are_those_its_plugin_names() -> None:
+def test_volcano_roles_come_from_plugin() -> None:
     job = volcano_job(
         replicas("trainer", 2, role=Role.WORKER), tf_config=TFConfigStyle.VOLCANO, plugins=Plugins(svc=True)
     )
@@ -223,7 +224,7 @@ def test_the_roles_of_a_volcano_job_are_those_its_plugin_names() -> None:
     )
 
 
-def test_a_job_that_makes_its_own_tf_config_has_no_endpoints() -> None:
+def test_job_with_its_own_tf_config_has_no_endpoints() -> None:
     assert tf_config_endpoints(volcano_job()) == ()
 
 
@@ -251,16 +252,16 @@ def job() -> Job:
     return v1alpha1_job(replicas("MASTER", 1), server)
 
 
-def test_the_cluster_is_written_as_the_seed_writes_it() -> None:
+def test_ps_server_flag_matches_original_operator() -> None:
     assert ps_server.cluster_flag(cluster_hosts(job())) == CLUSTER
 
 
-def test_addresses_replace_names_where_dns_does_not_reach() -> None:
+def test_ps_server_flag_uses_mapped_addresses() -> None:
     flag = ps_server.cluster_flag(cluster_hosts(job(), {"example-ps-76no-1:2222": "127.0.0.1:4000"}))
     assert flag == "master|example-master-76no-0:2222,ps|example-ps-76no-0:2222;127.0.0.1:4000"
 
 
-def test_the_container_runs_the_program_in_the_jobs_tensorflow_image() -> None:
+def test_ps_server_container_uses_image_of_job() -> None:
     spec = job().replica_specs[1]
     container = ps_server.ps_server_container(job(), spec, 1, cluster_hosts(job()))
     assert (container["name"], container["image"]) == ("tensorflow", "tensorflow/tensorflow:1.3.0")
@@ -284,7 +285,7 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[subproces
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_standard_server_serves_until_sigterm(server: subprocess.Popen[str], number: signal.Signals) -> None:
+def test_standard_server_serves_until_signal(server: subprocess.Popen[str], number: signal.Signals) -> None:
     assert server.stdout is not None
     cluster = {"master": ["example-master-76no-0:2222"], "ps": ["example-ps-76no-0:2222", "example-ps-76no-1:2222"]}
     assert server.stdout.readline() == f"{cluster} ps 1\n"

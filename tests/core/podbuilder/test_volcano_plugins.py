@@ -1,4 +1,4 @@
-"""What Volcano's job plugins bring: objects beside the pods, and what they write into them."""
+"""Volcano's job plugins: the objects they add to a job, and the fields they set in pods."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def pod_spec(job: Job) -> dict[str, Any]:
     return replica_pod.build_pod(job, WORKER_1, "1.0.0")["spec"]  # type: ignore[no-any-return]
 
 
-def test_the_config_map_of_the_svc_plugin_byte_for_byte() -> None:
+def test_config_map_of_svc_plugin() -> None:
     job = volcano_job(replicas("ps", 1), replicas("my-task", 2))
     config_map = next(body for body in services.build_objects(job) if body["kind"] == "ConfigMap")
     assert config_map["metadata"]["name"] == "tf-dist-mnist-svc"
@@ -29,7 +29,7 @@ def test_the_config_map_of_the_svc_plugin_byte_for_byte() -> None:
     }
 
 
-def test_only_pods_of_the_job_may_reach_its_pods() -> None:
+def test_network_policy_allows_only_pods_of_job() -> None:
     policy = next(body for body in services.build_objects(volcano_job()) if body["kind"] == "NetworkPolicy")
     own = {"matchLabels": {"tf-dist.dev/job-uid": "uid-volcano"}}
     assert policy["metadata"]["name"] == "tf-dist-mnist"
@@ -40,14 +40,14 @@ def test_only_pods_of_the_job_may_reach_its_pods() -> None:
     }
 
 
-def test_the_network_policy_can_be_left_out() -> None:
+def test_network_policy_can_be_disabled() -> None:
     kinds = [
         body["kind"] for body in services.build_objects(volcano_job(plugins=Plugins(svc=True, network_policy=False)))
     ]
     assert kinds == ["ConfigMap", "Service"]
 
 
-def test_a_volcano_pod_knows_its_index_and_its_hosts() -> None:
+def test_volcano_pod_has_index_and_host_variables() -> None:
     def source(key: str) -> dict[str, Any]:
         return {"configMapKeyRef": {"name": "tf-dist-mnist-svc", "key": key}}
 
@@ -64,7 +64,7 @@ def test_a_volcano_pod_knows_its_index_and_its_hosts() -> None:
     assert spec["volumes"] == [{"name": "tf-dist-mnist-svc", "configMap": {"name": "tf-dist-mnist-svc"}}]
 
 
-def test_a_volcano_pod_has_the_annotations_that_volcano_gives_it() -> None:
+def test_volcano_pod_has_volcano_annotations() -> None:
     job = volcano_job()
     body = replica_pod.build_pod(job, WORKER_1, "3.0.0", retries=2)
     found = {k.removeprefix("volcano.sh/"): v for k, v in body["metadata"]["annotations"].items() if "volcano" in k}
@@ -79,14 +79,14 @@ def test_a_volcano_pod_has_the_annotations_that_volcano_gives_it() -> None:
     }
 
 
-def test_without_plugins_a_volcano_pod_is_as_it_was_written() -> None:
+def test_volcano_pod_without_plugins_is_unchanged() -> None:
     job = volcano_job(plugins=Plugins(), services=ServiceStyle.NONE)
     assert services.build_objects(job) == []
     (container,) = template()["spec"]["containers"]
     assert pod_spec(job)["containers"] == [{**container, "terminationMessagePolicy": "FallbackToLogsOnError"}]
 
 
-def test_the_volumes_of_a_job_are_mounted_in_every_pod() -> None:
+def test_volumes_of_job_are_mounted_in_every_pod() -> None:
     volumes = ({"mountPath": "/data", "volumeClaimName": "digits"},)
     spec = pod_spec(volcano_job(plugins=Plugins(), volumes=volumes))
     assert spec["volumes"] == [{"name": "tf-dist-mnist-volume-0", "persistentVolumeClaim": {"claimName": "digits"}}]

@@ -1,4 +1,4 @@
-"""What befalls the pods of a job in the small cluster of ``world``."""
+"""Events of a job's pods in the small cluster of ``world``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def end(world: World, replica: str, code: int = 0, reason: str = "") -> None:
 
 
 def again(world: World) -> None:
-    """Let pauses pass and new pods run."""
+    """Wait until backoffs end, and let new pods run."""
     world.now += 1000
     world.settle()
     for pod in world.pods.values():

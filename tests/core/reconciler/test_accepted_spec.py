@@ -1,4 +1,4 @@
-"""What a job's status keeps of its spec, and what it says of one that cannot be read."""
+"""The accepted spec in a job's status, and the status of a job with an invalid spec."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ TRAINER = {"name": "tensorflow", "image": "any"}
         (f"{POD}.tolerations", numbered(2_000, operator="exists")),
     ],
 )
-def test_of_thousands_of_problems_a_controller_looks_for_the_first(path: str, value: Any) -> None:
+def test_validation_stops_after_first_hundred_problems(path: str, value: Any) -> None:
     """Other tenants wait while a controller checks a document."""
     document = changed(v1(), path, value)
     first = InvalidJob([])
@@ -80,7 +80,7 @@ STATE = {"phase": "Pending", "lastTransitionTime": format_time(START), "reason":
         (volcano(), {"state": STATE}),
     ],
 )
-def test_a_job_that_cannot_be_read_says_so_where_its_users_look(document: Any, shown: Any) -> None:
+def test_status_reports_invalid_spec_in_every_dialect(document: Any, shown: Any) -> None:
     refused = RefusedSpec(generation=1, digest="d", message="no chief")
     status = written(plan_for_invalid_spec(document, Status(), refused, START))
     assert status.pop("tfDist")["since"] == format_micro_time(START)
@@ -102,7 +102,7 @@ def test_a_job_that_cannot_be_read_says_so_where_its_users_look(document: Any, s
         ("labels", "app", False),
     ],
 )
-def test_annotations_and_labels_that_are_settings_are_part_of_the_spec(part: str, key: str, counts: bool) -> None:
+def test_digest_includes_annotations_and_labels_that_are_settings(part: str, key: str, counts: bool) -> None:
     def digest(values: dict[str, str]) -> str:
         accepted = read_stored_spec(changed(v1(), f"metadata.{part}", values), Status()).accepted
         assert accepted is not None
@@ -111,7 +111,7 @@ def test_annotations_and_labels_that_are_settings_are_part_of_the_spec(part: str
     assert (digest({key: "1h"}) != digest({})) is counts
 
 
-def test_conditions_of_earlier_passes_stay_beside_the_one_of_the_spec() -> None:
+def test_invalid_spec_keeps_existing_conditions() -> None:
     refused = RefusedSpec(generation=1, digest="d", message="no chief")
     running = {"type": "Running", "status": "False", "lastTransitionTime": format_time(START)}
     known = {"type": "SpecAccepted", "status": "False", "reason": "InvalidSpec", "message": SAID}

@@ -1,4 +1,4 @@
-"""What holds in all phases: no pass without a reason writes, and nothing of others is touched."""
+"""Rules for all phases: unchanged objects cause no writes, and jobs of other controllers are not touched."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tf_dist.core.reconciler.reconcile import reconcile
 
 @pytest.mark.parametrize("make", [v1_job, v1alpha1_job, volcano_job])
 @pytest.mark.parametrize("state", ["waiting", "pending", "running", "suspended", "completed", "failed"])
-def test_a_thousand_passes_over_the_same_objects_write_nothing(make: Any, state: str) -> None:
+def test_reconciling_unchanged_objects_writes_nothing(make: Any, state: str) -> None:
     world = World(make())
     world.verdict = WAIT if state == "waiting" else Admit()
     world.settle()
@@ -51,16 +51,16 @@ def test_a_thousand_passes_over_the_same_objects_write_nothing(make: Any, state:
         assert world.look().actions == ()
 
 
-def test_a_job_of_another_controller_is_left_alone() -> None:
+def test_job_managed_by_another_controller_is_ignored() -> None:
     job = v1_job(managed_elsewhere=True)
     assert reconcile(job, observed(job)).actions == ()
 
 
-def test_a_job_that_is_being_deleted_is_left_alone() -> None:
+def test_job_under_deletion_is_ignored() -> None:
     assert reconcile(v1_job(), observed(v1_job(), deleting=True)).actions == ()
 
 
-def test_keeps_the_status_of_a_job_that_another_operator_ended() -> None:
+def test_job_ended_by_another_operator_keeps_status_until_ttl() -> None:
     stored = {
         "conditions": [{"type": "Failed", "status": "True", "reason": "TFJobFailed", "message": "because"}],
         "completionTime": "2027-01-15T08:00:00Z",
@@ -72,13 +72,13 @@ def test_keeps_the_status_of_a_job_that_another_operator_ended() -> None:
     assert reconcile(job, observed(job, status=stored, at=3600)).actions == (DeleteJob(),)
 
 
-def test_never_means_never_even_for_a_parameter_server() -> None:
+def test_failed_parameter_server_with_policy_never_fails_job() -> None:
     world = started(v1_job(replicas("PS", 1, rules=NEVER), replicas("Worker", 1)))
     end(world, "ps-0", 1)
     assert ended(world) == (Phase.FAILED, "PodFailed")
 
 
-def test_a_tolerated_failure_of_the_only_replica_that_could_succeed_ends_the_job() -> None:
+def test_tolerated_failures_fail_job_when_success_is_impossible() -> None:
     tolerant = (Rule(events=FAILED, action=Action.IGNORE),)
     world = started(v1_job(replicas("Worker", 2, rules=tolerant)))
     end(world, "worker-1", 1)

@@ -1,4 +1,4 @@
-"""A status written by a driver whose clock was ahead, or before ours was set back, postpones nothing."""
+"""Future times in a status delay nothing. They occur if a clock was ahead, or was set back."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def world(*, deadline: float | None = None) -> World:
 
 
 def set_back(made: World, seconds: float = 3600.0) -> None:
-    """The clock of the driver that looks from now on."""
+    """Continue with a controller whose clock is behind."""
     made.now -= seconds
     made.remembered = None
 
 
-def test_a_worker_that_is_done_is_reported_at_once() -> None:
+def test_finished_worker_is_reported_in_time_after_clock_is_set_back() -> None:
     made = world()
     set_back(made)
     made.end(next(iter(made.pods.values())), 0)
@@ -44,7 +44,7 @@ def test_a_worker_that_is_done_is_reported_at_once() -> None:
     assert len(made.memory.succeeded) == 1 or (plan.wake_at or made.now) <= made.now + SHOWN_WITHIN
 
 
-def test_the_active_deadline_falls_no_later_than_if_the_job_began_now() -> None:
+def test_deadline_is_not_delayed_when_clock_is_set_back() -> None:
     made = world(deadline=100.0)
     set_back(made)
     made.settle()
@@ -53,7 +53,7 @@ def test_the_active_deadline_falls_no_later_than_if_the_job_began_now() -> None:
     assert made.memory.phase is Phase.FAILED
 
 
-def test_a_job_that_is_over_is_deleted_after_its_time_to_live() -> None:
+def test_ttl_is_not_delayed_when_clock_is_set_back() -> None:
     made = world()
     for pod in list(made.pods.values()):
         made.end(pod, 0)
@@ -66,7 +66,7 @@ def test_a_job_that_is_over_is_deleted_after_its_time_to_live() -> None:
     assert made.job_gone
 
 
-def test_a_pause_before_a_restart_is_no_longer_than_it_would_be_now() -> None:
+def test_restart_backoff_is_not_extended_when_clock_is_set_back() -> None:
     made = world()
     while made.has("worker-0"):
         pod = made.pod("worker-0")
@@ -82,7 +82,7 @@ def test_a_pause_before_a_restart_is_no_longer_than_it_would_be_now() -> None:
 
 
 @pytest.mark.parametrize("requeues", [1, 3])
-def test_a_gang_that_was_released_tries_again_after_its_own_pause(requeues: int) -> None:
+def test_requeue_backoff_is_not_extended_when_clock_is_set_back(requeues: int) -> None:
     made = World(v1_job(), gathers=True)
     made.schedules = False
     made.settle()
@@ -98,7 +98,7 @@ def test_a_gang_that_was_released_tries_again_after_its_own_pause(requeues: int)
 
 
 @given(AHEAD, AHEAD, AHEAD, st.integers(0, 9), st.integers(1, 9))
-def test_no_time_of_a_status_stays_ahead(one: float, two: float, three: float, requeues: int, count: int) -> None:
+def test_future_times_of_status_are_bounded(one: float, two: float, three: float, requeues: int, count: int) -> None:
     job = v1_job()
     status = Status(
         since=NOW + one,
@@ -152,7 +152,7 @@ FAR = NOW + 1e6
         Status(refused_nodes={"n1": FAR}),
     ],
 )
-def test_a_single_time_that_lies_ahead_is_bounded(status: Status) -> None:
+def test_single_future_time_is_bounded(status: Status) -> None:
     bounded = without_clock_skew(v1_job(), status, NOW)
     assert bounded != status
     assert without_clock_skew(v1_job(), bounded, NOW) is bounded

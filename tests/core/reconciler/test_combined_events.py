@@ -1,4 +1,4 @@
-"""Events of one pass: many of a kind are one, in the operator's words."""
+"""Events of one reconcile: similar events are combined, with the wording of the original operator."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def created(name: str) -> EmitEvent:
     return EmitEvent("Normal", "SuccessfulCreatePod", f"Created pod: {name}", routine=True)
 
 
-def test_pods_that_were_created_are_one_event_that_names_and_counts_them() -> None:
+def test_created_pods_are_combined_into_one_event() -> None:
     service = EmitEvent("Normal", "SuccessfulCreateService", "Created service: mnist", routine=True)
     events = [service, created("mnist-ps-0"), created("mnist-worker-0"), created("mnist-worker-1")]
     found = combined_events(events)
@@ -20,7 +20,7 @@ def test_pods_that_were_created_are_one_event_that_names_and_counts_them() -> No
     assert found == [service, EmitEvent("Normal", "SuccessfulCreatePod", message, routine=True, count=3)]
 
 
-def test_the_same_words_are_said_once_and_others_one_after_the_other() -> None:
+def test_equal_messages_appear_once_and_others_are_joined() -> None:
     refused = EmitEvent("Warning", "FailedCreatePod", "quota exceeded", routine=True)
     other = EmitEvent("Warning", "FailedCreatePod", "Error creating: no answer", routine=True)
     (found,) = combined_events([refused, refused, other])
@@ -33,7 +33,7 @@ def test_events_that_are_not_routine_are_not_combined() -> None:
 
 
 @pytest.mark.parametrize("kind", ["Pod", "Service"])
-def test_a_refused_object_is_an_event_in_the_operators_words(kind: str) -> None:
+def test_refused_write_emits_event_with_operator_wording(kind: str) -> None:
     create, delete = Create({"kind": kind, "metadata": {"name": "m"}}), Delete(kind, "m", "uid")
     refused = [object_event("kubeflow.org/v1", action, OSError("no quota")) for action in (create, delete)]
     assert [(one.type, one.reason, one.message) for one in refused if one is not None] == [

@@ -1,4 +1,4 @@
-"""What a Command of Volcano does to a job, and when it is deleted."""
+"""Volcano's Commands, and when they are deleted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def command(action: str, **metadata: Any) -> dict[tuple[str, str], dict[str, Any
     return {(COMMAND, name): {"metadata": {"name": name, "uid": f"uid-{name}", **metadata}, "action": action}}
 
 
-def test_deletes_commands_of_a_finished_job() -> None:
+def test_deletes_commands_of_finished_job() -> None:
     world = started(volcano_job())
     over = replace(world.memory, phase=Phase.FAILED, reason="PodFailed")
     world.status = written_status(world.job, over, world.now)

@@ -22,7 +22,7 @@ from tf_dist.core.model.status import Phase
 from tf_dist.core.reconciler.reconcile import reconcile
 
 
-def test_no_pod_and_no_service_before_the_gang_is_admitted() -> None:
+def test_creates_no_pods_or_services_before_admission() -> None:
     world = World(v1_job())
     world.verdict = WAIT
     world.settle()
@@ -33,7 +33,7 @@ def test_no_pod_and_no_service_before_the_gang_is_admitted() -> None:
     assert len(world.pods) == len(world.objects) == 3
 
 
-def test_the_status_is_written_before_everything_that_depends_on_it() -> None:
+def test_status_is_written_before_objects_are_created() -> None:
     plan = reconcile(v1_job(), observed(v1_job()))
     kinds = [type(action) for action in plan.actions]
     assert kinds[0] is WriteStatus
@@ -42,7 +42,7 @@ def test_the_status_is_written_before_everything_that_depends_on_it() -> None:
     assert bodies == ["Service"] * 3 + ["Pod"] * 3
 
 
-def test_a_failed_worker_fails_a_v1_job_and_the_status_says_who_and_why() -> None:
+def test_failed_worker_fails_v1_job_with_replica_and_exit_code() -> None:
     world = started(v1_job())
     end(world, "worker-1", 1)
     memory = world.memory
@@ -53,7 +53,7 @@ def test_a_failed_worker_fails_a_v1_job_and_the_status_says_who_and_why() -> Non
     assert memory.counts["worker"].failed == 1
 
 
-def test_the_final_counts_do_not_take_pods_that_were_told_to_stop_for_failures() -> None:
+def test_final_counts_do_not_count_stopped_pods_as_failed() -> None:
     world = started(v1_job())
     world.end(world.pods["mnist-worker-0"], 0)
     world.step()
@@ -63,14 +63,14 @@ def test_the_final_counts_do_not_take_pods_that_were_told_to_stop_for_failures()
     assert (counts["ps"].failed, counts["worker"].failed, counts["worker"].succeeded) == (0, 0, 1)
 
 
-def test_failures_stay_in_the_final_counts_when_their_pods_are_gone() -> None:
+def test_final_counts_include_failures_of_deleted_pods() -> None:
     world = started(v1_job(policy=RunPolicy(clean_pods=CleanPodPolicy.ALL)))
     end(world, "worker-1", 1)
     assert not world.pods
     assert world.memory.counts["worker"].failed == 1
 
 
-def test_a_finished_pod_that_is_collected_is_not_run_again() -> None:
+def test_deleted_succeeded_pod_is_not_recreated() -> None:
     world = started(v1_job(success=(SuccessRule(type="worker"),)))
     end(world, "worker-0")
     lose(world, "worker-0")
@@ -88,16 +88,16 @@ def test_a_finished_pod_that_is_collected_is_not_run_again() -> None:
         (KEEP, {"mnist-worker-0", "mnist-worker-1", "mnist-ps-0"}),
     ],
 )
-def test_clean_pod_policy_decides_about_pods_and_services(policy: CleanPodPolicy, left: set[str]) -> None:
+def test_clean_pod_policy_applies_to_pods_and_services(policy: CleanPodPolicy, left: set[str]) -> None:
     for asked in ({}, {"tf-dist.dev/services": "headless"}):
         world = started(v1_job(policy=RunPolicy(clean_pods=policy), annotations=asked))
         end(world, "worker-0")
         assert set(world.pods) == left
-        # The service of a finished pod leads nowhere: it must not hold an address of the cluster's.
+        # The Service of a finished pod is useless, and must not occupy a cluster IP.
         assert {name for _, name in world.objects} == (left if asked else left - {"mnist-worker-0"})
 
 
-def test_the_failure_of_a_v1alpha1_worker_does_not_fail_the_job() -> None:
+def test_failed_v1alpha1_worker_does_not_fail_job() -> None:
     world = started(v1alpha1_job())
     end(world, "worker-0", 1)
     again(world)

@@ -1,4 +1,4 @@
-"""Pods that others delete and that stop within their grace period, under every policy table."""
+"""Pods that other clients delete and that stop within their grace period, for every policy table."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def with_policy(action: Action, timeout: float, events: frozenset[Event] = EVICT
 
 
 def passes(world: World) -> None:
-    """Passes of one moment; pods that are being deleted stay."""
+    """Reconcile at the same time until nothing changes. Terminating pods stay."""
     while world.step():
         pass
 
 
 def delete(world: World, replica: str) -> dict[str, Any]:
-    """Another client deletes the pod: it runs on until its grace period is over."""
+    """Another client deletes the pod, which runs until its grace period ends."""
     pod = world.pod(replica)
     pod["metadata"]["deletionTimestamp"] = format_time(world.now + GRACE)
     passes(world)
@@ -75,7 +75,7 @@ def run_all(world: World) -> None:
 @pytest.mark.parametrize("code", [None, 143, 1, 0])
 @pytest.mark.parametrize("replica", ["ps-0", "worker-0"])
 @pytest.mark.parametrize("action", ACTIONS)
-def test_pod_returns_before_the_timeout_of_its_policy(
+def test_pod_returns_before_timeout_of_its_policy(
     action: Action, replica: str, code: int | None, events: frozenset[Event]
 ) -> None:
     world = started(with_policy(action, TIMEOUT, events))
@@ -90,7 +90,7 @@ def test_pod_returns_before_the_timeout_of_its_policy(
 
 
 @pytest.mark.parametrize("action", ACTIONS)
-def test_timeout_counts_from_when_the_pod_is_gone(action: Action) -> None:
+def test_timeout_starts_when_pod_is_gone(action: Action) -> None:
     """A timeout shorter than the grace period does not end a job whose pod had no time to return."""
     world = started(with_policy(action, GRACE / 2))
     pod = delete(world, "worker-1")
@@ -103,7 +103,7 @@ def test_timeout_counts_from_when_the_pod_is_gone(action: Action) -> None:
     assert world.memory.phase is Phase.RUNNING
 
 
-def test_timeout_counts_from_the_end_of_the_grace_period_of_a_pod_that_stays() -> None:
+def test_timeout_starts_at_end_of_grace_period_if_pod_stays() -> None:
     world = started(with_policy(Action.TERMINATE_JOB, TIMEOUT))
     at = int(world.now) + GRACE + TIMEOUT
     delete(world, "worker-1")
@@ -117,7 +117,7 @@ def test_timeout_counts_from_the_end_of_the_grace_period_of_a_pod_that_stays() -
     assert (world.memory.phase, world.memory.reason) == (Phase.TERMINATING, "PodEvicted")
 
 
-def test_pod_that_does_not_return_in_time_is_answered() -> None:
+def test_policy_acts_when_pod_does_not_return_in_time() -> None:
     world = started(with_policy(Action.ABORT_JOB, TIMEOUT))
     stop(world, delete(world, "worker-1"), 143)
     world.now += TIMEOUT - 1
@@ -129,8 +129,8 @@ def test_pod_that_does_not_return_in_time_is_answered() -> None:
 
 
 @pytest.mark.parametrize("action", ACTIONS)
-def test_pod_that_the_kubelet_evicted_returns_before_the_timeout_of_its_policy(action: Action) -> None:
-    """Its Failed pod stays behind, unlike one that was deleted, and has to go first."""
+def test_pod_evicted_by_kubelet_returns_before_timeout_of_its_policy(action: Action) -> None:
+    """Unlike a deleted pod, the Failed pod remains, and has to be deleted first."""
     world = started(with_policy(action, TIMEOUT))
     pod = world.pod("worker-0")
     world.evict(pod)
@@ -143,7 +143,7 @@ def test_pod_that_the_kubelet_evicted_returns_before_the_timeout_of_its_policy(a
     assert world.memory.total_disruptions == 1
 
 
-def test_pods_that_are_evicted_again_and_again_do_not_extend_the_timeout() -> None:
+def test_repeated_evictions_do_not_extend_timeout() -> None:
     world = started(with_policy(Action.ABORT_JOB, TIMEOUT))
     began = world.now
     while world.memory.phase in LIVE:
@@ -165,8 +165,8 @@ def test_pods_that_are_evicted_again_and_again_do_not_extend_the_timeout() -> No
         *(with_policy(action, 0.0) for action in ACTIONS),
     ],
 )
-def test_a_deleted_pod_is_an_eviction_however_it_ends(job: Job, replica: str, code: int | None) -> None:
-    """No table takes the code of a pod that was asked to stop for a failure of the program, or for its success."""
+def test_deleted_pod_counts_as_eviction_for_any_exit_code(job: Job, replica: str, code: int | None) -> None:
+    """No policy table treats the exit code of a stopped pod as a failure or success of the program."""
     world = started(job)
     stop(world, delete(world, replica), code)
     memory = world.memory
@@ -182,10 +182,8 @@ def test_a_deleted_pod_is_an_eviction_however_it_ends(job: Job, replica: str, co
 
 @pytest.mark.parametrize("code", [None, 143, 1, 0])
 @pytest.mark.parametrize("rules", _TABLES)
-def test_a_worker_that_is_scaled_away_and_wanted_again_does_not_end_the_job(
-    rules: tuple[Rule, ...], code: int | None
-) -> None:
-    """Its pod was being deleted already when it became a replica of the job: it is neither lost nor disrupted."""
+def test_worker_scaled_down_and_up_again_does_not_end_job(rules: tuple[Rule, ...], code: int | None) -> None:
+    """The old pod was already being deleted when the replica returned, so the replica is not disrupted."""
     world = started(v1_job(replicas("Worker", 2, rules=rules), success=(SuccessRule(type="worker"),)))
     world.scale("worker", 1)
     pod = delete(world, "worker-1")
@@ -196,7 +194,7 @@ def test_a_worker_that_is_scaled_away_and_wanted_again_does_not_end_the_job(
     assert len(world.pods) == 2
 
 
-def test_message_counts_the_pods_that_run_while_one_stops() -> None:
+def test_message_counts_only_running_pods_while_pod_terminates() -> None:
     world = started(with_policy(Action.RESTART_JOB, TIMEOUT))
     assert world.memory.message == "3 of 3 replicas are running"
     delete(world, "worker-0")
@@ -204,7 +202,7 @@ def test_message_counts_the_pods_that_run_while_one_stops() -> None:
 
 
 def drained(world: World, node: str) -> None:
-    """``kubectl drain``: the node takes no pods any more, and its pods are evicted."""
+    """``kubectl drain``: the node accepts no more pods, and its pods are evicted."""
     world.closed_nodes = frozenset({node})
     pods = [pod for pod in world.pods.values() if pod["spec"]["nodeName"] == node]
     for pod in pods:
@@ -224,7 +222,7 @@ def on_two_nodes(job: Job) -> World:
 
 
 @pytest.mark.parametrize("rules", _TABLES)
-def test_pods_of_a_drained_node_wait_for_the_nodes_that_admission_assigns(rules: tuple[Rule, ...]) -> None:
+def test_pods_of_drained_node_wait_for_newly_assigned_nodes(rules: tuple[Rule, ...]) -> None:
     world = on_two_nodes(v1_job(replicas("PS", 1, rules=rules), replicas("Worker", 2, rules=rules)))
     stays = next(pod for pod in world.pods.values() if pod["spec"]["nodeName"] == "n2")["metadata"]["uid"]
     drained(world, "n1")
@@ -240,7 +238,7 @@ def test_pods_of_a_drained_node_wait_for_the_nodes_that_admission_assigns(rules:
     assert not world.step()
 
 
-def test_pods_of_a_drained_node_go_to_any_node_if_admission_does_not_answer() -> None:
+def test_pods_of_drained_node_go_to_any_node_without_verdict() -> None:
     world = on_two_nodes(v1_job())
     drained(world, "n1")
     world.now += UNPIN_AFTER
@@ -249,8 +247,8 @@ def test_pods_of_a_drained_node_go_to_any_node_if_admission_does_not_answer() ->
     assert world.admission.placement == {"worker": {"n2": 1}}
 
 
-def test_an_answer_of_admission_comes_before_the_end_of_the_wait() -> None:
-    """It knows only of one replica that has lost its node; the other waits for the next answer, or goes to any node."""
+def test_verdict_takes_precedence_when_wait_for_nodes_ends() -> None:
+    """The verdict covers only one of two replicas. The other waits for the next verdict, or goes to any node."""
     world = on_two_nodes(v1_job())
     drained(world, "n1")
     world.now += UNPIN_AFTER
@@ -263,15 +261,15 @@ def test_an_answer_of_admission_comes_before_the_end_of_the_wait() -> None:
     assert sorted(pinned_to(pod) for pod in world.pods.values()) == ["", "n2", "n3"]
 
 
-def test_pods_of_a_drained_node_go_to_any_node_at_once_where_a_topology_domain_is_required() -> None:
-    """Only because the gang was complete in one."""
+def test_pods_of_drained_node_go_to_any_node_if_topology_is_required() -> None:
+    """This is allowed only because the gang was complete in one domain."""
     annotations = {names.TOPOLOGY: "zone", names.TOPOLOGY_REQUIRED: "true"}
     world = on_two_nodes(replace(v1_job(), annotations=annotations))
     drained(world, "n1")
     assert sorted(pinned_to(pod) for pod in world.pods.values()) == ["", "", "n2"]
 
 
-def test_a_pod_that_waits_for_a_node_which_is_cordoned_is_deleted_at_once_and_gets_another_node() -> None:
+def test_unbound_pod_of_cordoned_node_is_replaced_immediately() -> None:
     world = on_two_nodes(v1_job())
     pod = world.pod("worker-1")
     node = pinned_to(pod)

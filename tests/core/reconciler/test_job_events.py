@@ -25,7 +25,7 @@ from tf_dist.core.reconciler.job_events import job_events
         (Phase.RUNNING, "Unpinned", "Normal"),
     ],
 )
-def test_a_setback_is_a_warning_and_what_was_asked_for_is_none(phase: Phase, reason: str, type_: str) -> None:
+def test_event_type_depends_on_phase_and_reason(phase: Phase, reason: str, type_: str) -> None:
     world = started(volcano_job())
     after = replace(world.memory, phase=phase, reason=reason, message="so it is")
     found = job_events(with_status(read_context(world.job, world.memory, Observed(now=world.now)), after))

@@ -1,4 +1,4 @@
-"""Objects of a job come and go as its status wants them."""
+"""The objects of a job are created and deleted according to its status."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tf_dist.core.reconciler.job_objects import effective_clean_pod_policy
 from tf_dist.core.reconciler.reconcile import reconcile
 
 
-def test_a_worker_that_is_scaled_away_goes_with_its_service_and_may_come_back() -> None:
+def test_scaled_down_worker_is_deleted_with_service_and_can_return() -> None:
     world = started(v1_job(replicas("PS", 1), replicas("Worker", 3)))
     world.scale("worker", 2)
     world.settle()
@@ -28,7 +28,7 @@ def test_a_worker_that_is_scaled_away_goes_with_its_service_and_may_come_back() 
     assert world.memory.total_restarts == 0
 
 
-def test_the_host_files_follow_the_number_of_workers() -> None:
+def test_host_files_follow_number_of_workers() -> None:
     world = started(volcano_job())
     world.scale("worker", 1)
     world.settle()
@@ -36,7 +36,7 @@ def test_the_host_files_follow_the_number_of_workers() -> None:
     assert data["worker.host"] == "tf-dist-mnist-worker-0.tf-dist-mnist"
 
 
-def test_deletes_a_second_pod_of_a_replica() -> None:
+def test_deletes_duplicate_pod_of_replica() -> None:
     world = started(v1_job(replicas("Worker", 1)))
     double = {**world.pods["mnist-worker-0"], "metadata": {**world.pods["mnist-worker-0"]["metadata"]}}
     double["metadata"] |= {"name": "copy", "uid": "copy"}
@@ -45,7 +45,7 @@ def test_deletes_a_second_pod_of_a_replica() -> None:
     assert [action for action in plan.actions if isinstance(action, Delete)] == [Delete("Pod", "copy", "copy")]
 
 
-def test_pods_of_unknown_attempts_and_types_are_removed_before_new_ones_come() -> None:
+def test_stray_pods_are_deleted_before_new_pods_are_created() -> None:
     world = World(v1_job(replicas("Worker", 1)))
     stray = {
         "metadata": {
@@ -61,7 +61,7 @@ def test_pods_of_unknown_attempts_and_types_are_removed_before_new_ones_come() -
 
 
 @pytest.mark.parametrize("reason", ["DeadlineExceeded", "BackoffLimitExceeded", Reason.MAX_DISRUPTIONS_EXCEEDED])
-def test_a_limit_stops_what_runs_though_the_policy_would_keep_it(reason: str) -> None:
+def test_exceeded_limit_overrides_clean_pod_policy_none(reason: str) -> None:
     kept = v1_job(policy=RunPolicy(clean_pods=CleanPodPolicy.NONE))
     assert effective_clean_pod_policy(kept, Status(phase=Phase.FAILED, reason=reason)) is CleanPodPolicy.RUNNING
     assert effective_clean_pod_policy(kept, Status(phase=Phase.FAILED, reason="PodFailed")) is CleanPodPolicy.NONE
@@ -70,7 +70,7 @@ def test_a_limit_stops_what_runs_though_the_policy_would_keep_it(reason: str) ->
 
 
 @pytest.mark.parametrize("stay", [1, 3])
-def test_a_pod_does_not_come_to_a_node_before_one_that_was_scaled_away_has_left_it(stay: int) -> None:
+def test_new_pod_waits_until_scaled_down_pod_leaves_node(stay: int) -> None:
     workers = replicas("Worker", 6, min_replicas=1, max_replicas=6)
     world = World(v1_job(workers, tf_config=TFConfigStyle.SPARSE, scheduling=Scheduling(min_available=1)))
     world.verdict = Admit(sizes={"worker": stay + 1}, placement={"worker": {"n1": stay + 1}})

@@ -1,4 +1,4 @@
-"""The policy table: every event, role, exit class and restart policy, and what is decided."""
+"""The policy table: the action for every event, role, exit class and restart policy."""
 
 from __future__ import annotations
 
@@ -48,27 +48,27 @@ R, F, N = Action.RESTART_POD, Action.FAIL_JOB, Action.IGNORE
 
 @pytest.mark.parametrize("rules", [NEVER, ON_FAILURE, EXIT_CODE], ids=["Never", "OnFailure/Always", "ExitCode"])
 @pytest.mark.parametrize("event", [Event.POD_EVICTED, Event.NODE_LOST])
-def test_v1_pods_that_were_taken_away_come_back(rules: tuple[Rule, ...], event: Event) -> None:
+def test_evicted_and_lost_v1_pods_are_restarted(rules: tuple[Rule, ...], event: Event) -> None:
     job = v1_job(replicas("Worker", 1, rules=rules))
     assert decide_action(job, happened(event, job.replica_specs[0]), START) == PolicyDecision(action=R)
 
 
 @pytest.mark.parametrize("exit_", EXITS)
-def test_v1alpha1_replicas_that_do_not_lead_are_always_replaced(exit_: str) -> None:
+def test_v1alpha1_replicas_except_chief_are_always_restarted(exit_: str) -> None:
     job = v1alpha1_job(replicas("WORKER", 1, rules=REPLACED))
     assert action(job, Event.POD_FAILED, EXITS[exit_]) is R
     beside = v1alpha1_job(replicas("MASTER", 2, rules=CHIEF))
     assert action(beside, Event.POD_FAILED, EXITS[exit_], replica=ReplicaId("master", 1)) is R
 
 
-def test_a_container_that_the_kubelet_restarted_already_needs_no_restart() -> None:
+def test_container_restarted_by_kubelet_needs_no_pod_restart() -> None:
     job = v1alpha1_job()
     assert action(job, Event.POD_FAILED, Exit(137), handled=True) is N
     assert action(job, Event.POD_FAILED, Exit(1), handled=True) is F
 
 
 @pytest.mark.parametrize("event", list(Event))
-def test_without_a_policy_only_what_was_taken_away_comes_back(event: Event) -> None:
+def test_without_policy_only_evicted_and_lost_pods_are_restarted(event: Event) -> None:
     job = volcano_job(replicas("worker", 1, rules=()), rules=(Rule(events=frozenset(), action=F),))
     decision = decide_action(job, happened(event, job.replica_specs[0], Exit(1)), START)
     taken = event in (Event.POD_EVICTED, Event.NODE_LOST)
@@ -77,7 +77,7 @@ def test_without_a_policy_only_what_was_taken_away_comes_back(event: Event) -> N
 
 @pytest.mark.parametrize("event", list(Event))
 @pytest.mark.parametrize("wanted", [a for a in SEVERITY if a is not R])
-def test_a_volcano_policy_answers_its_event_and_no_other(event: Event, wanted: Action) -> None:
+def test_volcano_policy_matches_only_its_event(event: Event, wanted: Action) -> None:
     rule = Rule(events=frozenset({event}), action=wanted, timeout=5 if event is Event.POD_PENDING else 0)
     job = volcano_job(replicas("worker", 1, rules=(rule,)), rules=(Rule(events=frozenset(), action=F),))
     for other in Event:
@@ -89,7 +89,7 @@ def test_a_volcano_policy_answers_its_event_and_no_other(event: Event, wanted: A
             assert found in (N, R)
 
 
-def test_the_policies_of_a_task_go_before_those_of_the_job_if_they_match() -> None:
+def test_matching_task_policy_takes_precedence_over_job_policy() -> None:
     one = Rule(events=FAILED, action=Action.ABORT_JOB, codes=ExitCodes(ranges=((3, 3),)))
     every = Rule(events=FAILED, action=Action.RESTART_JOB)
     job = volcano_job(replicas("worker", 1, rules=(one,)), rules=(every,))
@@ -97,14 +97,14 @@ def test_the_policies_of_a_task_go_before_those_of_the_job_if_they_match() -> No
     assert action(job, Event.POD_FAILED, Exit(4)) is Action.RESTART_JOB
 
 
-def test_the_first_policy_that_matches_masks_those_after_it() -> None:
+def test_first_matching_policy_applies() -> None:
     every = Rule(events=FAILED, action=Action.ABORT_JOB)
     one = Rule(events=FAILED, action=Action.RESTART_JOB, codes=ExitCodes(ranges=((137, 137),)))
     job = volcano_job(replicas("worker", 1, rules=(every, one)))
     assert action(job, Event.POD_FAILED, Exit(137)) is Action.ABORT_JOB
 
 
-def test_a_pod_the_kubelet_evicted_is_an_eviction_first_and_a_failure_second() -> None:
+def test_kubelet_eviction_prefers_eviction_policy_over_failure_policy() -> None:
     evicted = Rule(events=frozenset({Event.POD_EVICTED}), action=Action.RESTART_JOB)
     failed = Rule(events=FAILED, action=Action.ABORT_JOB)
     both = volcano_job(replicas("worker", 1, rules=(failed, evicted)))
@@ -113,13 +113,13 @@ def test_a_pod_the_kubelet_evicted_is_an_eviction_first_and_a_failure_second() -
     assert action(only, Event.POD_EVICTED, Exit(None, "Evicted")) is Action.ABORT_JOB
 
 
-def test_a_deleted_pod_has_not_failed() -> None:
+def test_deleted_pod_does_not_match_failure_policy() -> None:
     failed = Rule(events=FAILED, action=Action.ABORT_JOB)
     job = volcano_job(replicas("worker", 1, rules=(failed,)), rules=(failed,))
     assert action(job, Event.POD_EVICTED) is Action.RESTART_POD
 
 
-def test_a_pending_pod_is_answered_only_by_a_policy_with_a_timeout_and_only_then() -> None:
+def test_pending_pod_matches_policy_only_after_its_timeout() -> None:
     def decided(timeout: float, waited: float) -> PolicyDecision:
         rule = Rule(events=frozenset({Event.POD_PENDING}), action=Action.ABORT_JOB, timeout=timeout)
         job = volcano_job(replicas("worker", 1, rules=(rule,)))
@@ -130,25 +130,25 @@ def test_a_pending_pod_is_answered_only_by_a_policy_with_a_timeout_and_only_then
     assert decided(60, 60).action is Action.ABORT_JOB
 
 
-def test_resume_means_nothing_to_a_job_that_is_not_stopped() -> None:
+def test_resume_action_has_no_effect_on_running_job() -> None:
     rule = Rule(events=frozenset({Event.POD_EVICTED, Event.POD_FAILED}), action=Action.RESUME_JOB)
     job = volcano_job(replicas("worker", 1, rules=(rule,)))
     assert decide_action(job, happened(Event.POD_EVICTED, job.replica_specs[0]), START) == PolicyDecision(action=R)
     assert action(job, Event.POD_FAILED, Exit(1)) is N
 
 
-def test_to_restart_the_pod_of_a_whole_task_is_to_restart_the_task() -> None:
+def test_restart_pod_for_task_event_restarts_task() -> None:
     rule = Rule(events=frozenset({Event.TASK_FAILED}), action=Action.RESTART_POD)
     job = volcano_job(replicas("worker", 1, rules=(rule,)))
     assert action(job, Event.TASK_FAILED, replica=None) is Action.RESTART_TASK
 
 
-def test_every_action_is_either_ranked_or_changes_nothing() -> None:
+def test_every_action_except_ignore_and_resume_has_severity() -> None:
     assert set(Action) - set(SEVERITY) == {Action.IGNORE, Action.RESUME_JOB}
     assert len(SEVERITY) == len(set(SEVERITY))
 
 
 @pytest.mark.parametrize("code", [None, -(2**31), -1, 0, 1, 128, 255, 2**31 - 1])
 @pytest.mark.parametrize("out_of_memory", [True, False])
-def test_any_exit_is_any_exit(code: int | None, out_of_memory: bool) -> None:
+def test_any_exit_matches_every_exit_code(code: int | None, out_of_memory: bool) -> None:
     assert (code, out_of_memory) in ANY_EXIT

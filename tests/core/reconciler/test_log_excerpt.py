@@ -30,7 +30,7 @@ def test_credentials_are_hidden(text: str, shown: str) -> None:
     assert log_excerpt(text) == shown
 
 
-def test_the_end_is_what_is_kept() -> None:
+def test_keeps_last_lines() -> None:
     lines = log_excerpt("\n".join(f"line {n}" for n in range(100))).splitlines()
     assert (len(lines), lines[-1]) == (MAX_LINES, "line 99")
 
@@ -40,6 +40,6 @@ def test_log_excerpt_is_bounded(text: str) -> None:
     assert len(log_excerpt(text)) <= MAX_LENGTH
 
 
-def test_long_runs_of_one_character_are_read_at_once() -> None:
+def test_accepts_long_runs_of_one_character() -> None:
     for character in "a-=:@/'\" .\n":
         assert len(log_excerpt(character * 100_000)) <= MAX_LENGTH

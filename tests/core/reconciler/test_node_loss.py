@@ -1,4 +1,4 @@
-"""When a gang that lacks nodes stops waiting for them: on time, for the right reasons, never beside its old pods."""
+"""When a gang that lacks nodes releases its admission: on time, and not while its old pods may still run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WAITS = Wait(reason=Reason.WAITING_FOR_CAPACITY, message="no room")
 
 
 def lose(world: World, replica: str) -> None:
-    """A pod is gone, and the next one finds no node."""
+    """A pod is gone, and its replacement gets no node."""
     world.schedules = False
     pod = world.pod(replica)
     world.remove(pod)
@@ -39,7 +39,7 @@ def patient(seconds: float | None = None, **fields: Any) -> Job:
 
 
 @pytest.mark.parametrize(("said", "limit"), [(None, 300.0), (45.0, 45.0)])
-def test_releases_admission_at_the_recovery_timeout(said: float | None, limit: float) -> None:
+def test_releases_admission_at_recovery_timeout(said: float | None, limit: float) -> None:
     world = started(patient(said))
     lose(world, "worker-1")
     begun = world.now
@@ -63,7 +63,7 @@ def test_releases_admission_at_the_recovery_timeout(said: float | None, limit: f
     assert len(world.pods) == 3
 
 
-def test_while_it_waits_again_people_still_read_what_it_lacked() -> None:
+def test_pending_reasons_include_earlier_recovery_timeout() -> None:
     world = started(patient())
     lose(world, "worker-1")
     world.verdict = WAITS
@@ -76,8 +76,8 @@ def test_while_it_waits_again_people_still_read_what_it_lacked() -> None:
 
 
 @pytest.mark.parametrize(("limit", "late"), [(300.0, 60.001), (300.0, 3600.0), (45.0, 3600.0), (7200.0, 60.001)])
-def test_time_in_which_nobody_looked_does_not_count(limit: float, late: float) -> None:
-    """The clock was set ahead, or the driver was away: the nodes get their full time from now on."""
+def test_recovery_timeout_starts_again_after_time_without_controller(limit: float, late: float) -> None:
+    """If the clock was set ahead or no controller ran, the full timeout starts again."""
     world = started(patient(limit))
     lose(world, "worker-1")
     world.verdict = WAITS
@@ -95,7 +95,7 @@ def test_time_in_which_nobody_looked_does_not_count(limit: float, late: float) -
 
 
 @pytest.mark.parametrize("late", [0.0, 1.0, 60.0])
-def test_a_driver_that_looks_a_little_late_gives_no_more_time(late: float) -> None:
+def test_slightly_late_reconcile_does_not_extend_recovery_timeout(late: float) -> None:
     world = started(patient())
     lose(world, "worker-1")
     world.verdict = WAITS
@@ -104,7 +104,7 @@ def test_a_driver_that_looks_a_little_late_gives_no_more_time(late: float) -> No
     assert world.memory.admission is None
 
 
-def test_nodes_found_in_time_stop_the_clock() -> None:
+def test_nodes_found_in_time_stop_recovery_timeout() -> None:
     world = started(patient())
     for _ in range(5):
         lose(world, "worker-1")
@@ -119,7 +119,7 @@ def test_nodes_found_in_time_stop_the_clock() -> None:
     assert world.admission.incomplete is None
 
 
-def test_a_pause_before_a_restart_is_no_lack_of_nodes() -> None:
+def test_restart_backoff_is_not_lack_of_nodes() -> None:
     job = v1_job(replicas("Worker", 2, rules=ON_FAILURE), scheduling=Scheduling(min_available=2, recovery_timeout=5))
     world = started(job)
     for _ in range(4):
@@ -134,7 +134,7 @@ def test_a_pause_before_a_restart_is_no_lack_of_nodes() -> None:
     assert "RecoveryTimeout" not in world.memory.restarts
 
 
-def test_a_task_that_waits_for_another_is_not_missed() -> None:
+def test_task_that_waits_for_dependency_is_not_missing() -> None:
     worker = replicas("worker", 1, depends=Dependency(on=("ps",)), rules=())
     world = started(volcano_job(replicas("ps", 1, rules=()), worker))
     for _ in range(2):
@@ -162,7 +162,7 @@ def test_a_task_that_waits_for_another_is_not_missed() -> None:
         ("ps-0", 1, TFConfigStyle.V1, None),
     ],
 )
-def test_elastic_gang_shrinks_at_the_recovery_timeout(
+def test_elastic_gang_shrinks_at_recovery_timeout(
     lost: str, least: int, style: TFConfigStyle, left: int | None
 ) -> None:
     specs = replicas("PS", 1), replicas("Worker", 3, min_replicas=least)
@@ -178,8 +178,8 @@ def test_elastic_gang_shrinks_at_the_recovery_timeout(
 
 @pytest.mark.parametrize("style", [TFConfigStyle.SPARSE, TFConfigStyle.V1])
 @pytest.mark.parametrize("lost", ["worker-1", "worker-2"])
-def test_a_replica_whose_old_pod_may_still_run_is_not_started_to_be_smaller(style: TFConfigStyle, lost: str) -> None:
-    """Live, those go whose index is not lower; what would have to start anew has to wait."""
+def test_gang_does_not_restart_smaller_while_old_pod_may_run(style: TFConfigStyle, lost: str) -> None:
+    """A gang that shrinks live drops the replicas from the lost index on. A gang that must restart has to wait."""
     spec = replicas("Worker", 3, min_replicas=1)
     world = started(v1_job(spec, tf_config=style, scheduling=Scheduling(min_available=1)))
     pod = world.pod(lost)
@@ -198,7 +198,7 @@ def test_a_replica_whose_old_pod_may_still_run_is_not_started_to_be_smaller(styl
     assert pod["metadata"]["name"] in world.pods
 
 
-def test_no_place_is_taken_before_the_old_pods_are_surely_gone() -> None:
+def test_gang_is_not_readmitted_before_old_pods_are_gone() -> None:
     world = started(patient())
     pod = world.pod("worker-1")
     world.delete(pod)
@@ -223,7 +223,7 @@ def node(status: str) -> dict[str, Any]:
     return {"metadata": {"name": "n1"}, "status": {"conditions": [condition]}}
 
 
-def test_a_node_is_ready_unless_it_says_otherwise() -> None:
+def test_node_is_ready_unless_its_condition_says_otherwise() -> None:
     assert unready_node(node("True")) is None
     assert unready_node({"metadata": {"name": "n1"}}) is None
     assert unready_node(node("Unknown")) == unready_node(node("False")) == UnreadyNode(START)
@@ -245,7 +245,7 @@ def test_a_node_is_ready_unless_it_says_otherwise() -> None:
         ([{"operator": "Exists", "tolerationSeconds": True}], None),
     ],
 )
-def test_pods_stay_on_a_node_that_is_not_ready_as_long_as_they_tolerate_it(tolerations: Any, due: float | None) -> None:
+def test_node_loss_time_follows_tolerations(tolerations: Any, due: float | None) -> None:
     job = v1_job(replicas("Worker", 1))
     spec = job.replica_specs[0]
     template = {"spec": {**spec.template["spec"], "tolerations": tolerations}}
@@ -256,7 +256,7 @@ def test_pods_stay_on_a_node_that_is_not_ready_as_long_as_they_tolerate_it(toler
     assert list(node_loss_times(read_context(job, world.memory, observed))) == ([] if due is None else [START + due])
 
 
-# -- what is said -------------------------------------------------------------------------------------------------
+# -- settings -----------------------------------------------------------------------------------------------------
 
 
 def document(**annotations: str) -> dict[str, Any]:
@@ -270,24 +270,24 @@ def document(**annotations: str) -> dict[str, Any]:
     }
 
 
-def test_annotations_say_both_limits() -> None:
+def test_annotations_set_recovery_timeout_and_max_disruptions() -> None:
     job = read(document(recovery_timeout="1m30s", max_disruptions="7"))
     assert (job.scheduling.recovery_timeout, job.run_policy.max_disruptions) == (90.0, 7)
 
 
 @pytest.mark.parametrize("text", ["", " 5m", "5m\n", "soon", "-5m", "5 minutes", "1e3", "9" * 400])
-def test_refuses_recovery_timeouts_that_are_no_duration(text: str) -> None:
+def test_rejects_invalid_recovery_timeout(text: str) -> None:
     with pytest.raises(InvalidJob, match=r"tf-dist.dev/recovery-timeout"):
         read(document(recovery_timeout=text))
 
 
 @pytest.mark.parametrize("text", ["", "many", "-1", "1.5", "9" * 400])
-def test_refuses_numbers_of_disruptions_that_are_no_number(text: str) -> None:
+def test_rejects_invalid_max_disruptions(text: str) -> None:
     with pytest.raises(InvalidJob, match=r"tf-dist.dev/max-disruptions"):
         read(document(max_disruptions=text))
 
 
-def test_a_queue_says_it_for_its_jobs() -> None:
+def test_queue_sets_recovery_timeout() -> None:
     queue = {
         "apiVersion": "tf-dist.dev/v1alpha1",
         "kind": "Queue",

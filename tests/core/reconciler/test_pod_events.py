@@ -36,24 +36,24 @@ from tf_dist.core.reconciler.lifecycle_policy import (
         (Exit(137, "OOMKilled"), "ran out of memory (OOMKilled, code 137)"),
     ],
 )
-def test_an_end_in_words(exit_: Exit | None, text: str) -> None:
+def test_exit_text(exit_: Exit | None, text: str) -> None:
     assert exit_text(exit_) == text
 
 
 @given(st.one_of(st.none(), st.integers(-(2**31), 2**31)))
-def test_every_code_has_a_signal_or_none(code: int | None) -> None:
+def test_signal_name_of_any_exit_code(code: int | None) -> None:
     assert signal_name(code) == "" or signal_name(code).startswith("SIG")
 
 
 @pytest.mark.parametrize("event", list(Event))
-def test_every_event_has_a_sentence(event: Event) -> None:
+def test_every_event_has_description(event: Event) -> None:
     job = v1_job()
     sentence = describe_event(job, PodEvent(event=event, spec=job.replica_specs[1], replica=ReplicaId("worker", 1)))
     assert "worker" in sentence
     assert not sentence.endswith(".")
 
 
-def test_names_the_first_three_of_many_events() -> None:
+def test_names_first_three_of_many_events() -> None:
     spec = replicas("Worker", 5)
     many = [PodEvent(event=Event.NODE_LOST, spec=spec, replica=ReplicaId("worker", i)) for i in range(5)]
     assert describe_events(v1_job(spec), many) == (
@@ -68,7 +68,7 @@ _TAKEN = Disruption("EvictionByEvictionAPI", node="n")
     ("pod", "found"),
     [
         ({"phase": PodPhase.FAILED}, [(Event.POD_FAILED, None)]),
-        # Its end was its own, though an eviction was about to take it away.
+        # The pod failed by itself before the eviction could stop it.
         ({"phase": PodPhase.FAILED, "disruption": _TAKEN}, [(Event.POD_FAILED, None)]),
         ({"phase": PodPhase.FAILED, "disruption": _TAKEN, "evicted": True}, [(Event.POD_EVICTED, _TAKEN)]),
         ({"phase": PodPhase.FAILED, "disruption": _TAKEN, "deleting": True}, [(Event.POD_EVICTED, _TAKEN)]),
@@ -77,7 +77,7 @@ _TAKEN = Disruption("EvictionByEvictionAPI", node="n")
         ({"phase": PodPhase.RUNNING, "disruption": _TAKEN}, []),
     ],
 )
-def test_disruption_belongs_to_evicted_and_lost_pods_only(
+def test_only_evicted_and_lost_pods_have_disruption(
     pod: dict[str, Any], found: list[tuple[Event, Disruption | None]]
 ) -> None:
     job, replica = v1_job(replicas("Worker", 1)), ReplicaId("worker", 0)
@@ -90,7 +90,7 @@ def test_disruption_belongs_to_evicted_and_lost_pods_only(
 @pytest.mark.parametrize(
     ("pod", "seen", "waits"),
     [
-        (None, False, True),  # it is still to be created
+        (None, False, True),  # the pod does not exist yet
         ({"phase": PodPhase.PENDING}, False, True),
         ({"phase": PodPhase.PENDING}, True, True),
         ({"phase": PodPhase.PENDING, "deleting": True}, False, True),
@@ -98,7 +98,7 @@ def test_disruption_belongs_to_evicted_and_lost_pods_only(
         ({"phase": PodPhase.SUCCEEDED}, True, False),
     ],
 )
-def test_an_eviction_whose_policy_waits_stands_until_the_replica_runs_again(
+def test_eviction_with_policy_timeout_lasts_until_replica_runs_again(
     pod: dict[str, Any] | None, seen: bool, waits: bool
 ) -> None:
     job, replica = v1_job(replicas("Worker", 1)), ReplicaId("worker", 0)
@@ -109,7 +109,7 @@ def test_an_eviction_whose_policy_waits_stands_until_the_replica_runs_again(
     assert [one.since for one in found if one.event is Event.POD_EVICTED] == [5.0] * waits
 
 
-def test_pods_of_the_whole_job_are_counted_by_what_they_do() -> None:
+def test_total_adds_counts_of_all_types() -> None:
     def counts(by: int) -> Counts:
         return Counts(**{one.name: by * number for number, one in enumerate(fields(Counts), start=1)})
 
@@ -118,7 +118,7 @@ def test_pods_of_the_whole_job_are_counted_by_what_they_do() -> None:
 
 
 @pytest.mark.parametrize("deleting", [False, True])
-def test_an_eviction_whose_policy_waits_occurs_once_while_the_pod_is_gone(deleting: bool) -> None:
+def test_eviction_with_policy_timeout_is_one_event_while_pod_is_gone(deleting: bool) -> None:
     job, replica = v1_job(replicas("Worker", 1)), ReplicaId("worker", 0)
     status = Status(observed_replicas=frozenset({replica}))
     status = replace(status, policy_timeouts={eviction_key(replica, status.attempts): 5.0})

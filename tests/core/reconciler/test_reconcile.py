@@ -1,4 +1,4 @@
-"""Invariants under all events in any order, wherever the driver dies."""
+"""Invariants under all events in any order, with controller crashes at any point."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ SIZES = st.fixed_dictionaries({"worker": st.integers(1, 4)}, optional={"ps": st.
 
 
 def placed(sizes: dict[str, int], on: list[str]) -> dict[str, dict[str, int]]:
-    """So many pods of each type on the nodes of a list, in its order."""
+    """A placement of these numbers of pods on the nodes of a list, in its order."""
     return {type_: dict(Counter(on[:count])) for type_, count in sizes.items()}
 
 
 def happen(world: World, op: str, which: int, code: int = 1) -> None:
-    """One thing that a kubelet, a node or a person does to one of the pods, if there are any."""
+    """Apply one operation of a kubelet, a node or a person to a pod, if pods exist."""
     if op == "run_all":
         for pod in list(world.pods.values()):
             world.run(pod)
@@ -71,7 +71,7 @@ def happen(world: World, op: str, which: int, code: int = 1) -> None:
 
 
 def run_to_the_end(world: World) -> None:
-    """Nothing bad happens any more: every pod runs and trainers succeed."""
+    """From now on, every pod runs and trainers succeed."""
     world.verdict = Admit()
     world.suspend(False)
     for _ in range(40):
@@ -91,7 +91,7 @@ def run_to_the_end(world: World) -> None:
 
 
 class Life(RuleBasedStateMachine):
-    """Any order of events, passes, crashes and hours."""
+    """Any order of events, reconciles, crashes and waits."""
 
     @initialize(job=JOBS, admitted=st.booleans())
     def begin(self, job: Job, admitted: bool) -> None:
@@ -197,7 +197,7 @@ SEQUENCES = st.lists(
 
 
 def replay(job: Job, sequence: list[tuple[str, int, int]], most: int | None) -> list[object]:
-    """What the memory holds after each event, when every pass dies after ``most`` actions."""
+    """The memory after each event, if every reconcile stops after ``most`` actions."""
     world, memories = World(job), []
     world.settle(most)
     for op, which, code in sequence:
@@ -220,15 +220,13 @@ def replay(job: Job, sequence: list[tuple[str, int, int]], most: int | None) -> 
 
 @thorough(400)
 @given(job=JOBS, sequence=SEQUENCES)
-def test_a_driver_that_dies_after_every_action_tells_the_same_story(
-    job: Job, sequence: list[tuple[str, int, int]]
-) -> None:
+def test_crashes_after_every_action_lead_to_same_states(job: Job, sequence: list[tuple[str, int, int]]) -> None:
     assert replay(job, sequence, most=1) == replay(job, sequence, most=None)
 
 
 @thorough(300)
 @given(job=JOBS, sequence=SEQUENCES)
-def test_waking_when_told_is_enough_for_every_time_limit(job: Job, sequence: list[tuple[str, int, int]]) -> None:
+def test_waking_at_planned_times_enforces_every_time_limit(job: Job, sequence: list[tuple[str, int, int]]) -> None:
     world = World(job)
     replay_on(world, sequence)
     for _ in range(100):

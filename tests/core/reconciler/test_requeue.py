@@ -1,4 +1,4 @@
-"""A job gives up its admission: to a gang that matters more, or because it could not use it."""
+"""A job gives up its admission because it is preempted, or because it gets no nodes."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def true_conditions(world: World) -> list[str]:
 
 
 @pytest.mark.parametrize("job", [v1_job(), v1alpha1_job(), volcano_job()], ids=lambda job: job.dialect.name)
-def test_a_job_that_gives_way_waits_again_and_pays_nothing(job: Job) -> None:
+def test_preempted_job_waits_again_without_charged_restart(job: Job) -> None:
     world = started(job)
     world.verdict = BY
     world.settle()
@@ -80,7 +80,7 @@ def test_a_job_that_gives_way_waits_again_and_pays_nothing(job: Job) -> None:
     assert attempts(world) == {"2.0.0"}
 
 
-def test_names_the_preemptor_while_the_job_waits() -> None:
+def test_names_preemptor_while_job_waits() -> None:
     world = started(v1_job())
     world.verdict = BY
     told = [action for action in world.look().actions if isinstance(action, EmitEvent)]
@@ -96,7 +96,7 @@ def test_names_the_preemptor_while_the_job_waits() -> None:
     assert "default/urgent" in second.summary
 
 
-def test_a_tfjob_that_waits_again_is_shown_as_restarting_until_it_runs() -> None:
+def test_preempted_tfjob_has_restarting_condition_until_it_runs() -> None:
     world = started(v1_job())
     assert true_conditions(world)[-1] == "Running"
     world.verdict = BY
@@ -126,9 +126,7 @@ def test_a_tfjob_that_waits_again_is_shown_as_restarting_until_it_runs() -> None
         (Action.IGNORE, Phase.PENDING, None),
     ],
 )
-def test_its_policy_for_evictions_says_what_becomes_of_it(
-    action: Action, phase: Phase, result: OutcomeKind | None
-) -> None:
+def test_eviction_policy_applies_to_preempted_job(action: Action, phase: Phase, result: OutcomeKind | None) -> None:
     world = started(volcano_job(rules=(Rule(events=EVICTED, action=action),)))
     world.verdict = BY
     world.settle()
@@ -139,7 +137,7 @@ def test_its_policy_for_evictions_says_what_becomes_of_it(
     assert not world.pods
 
 
-def test_one_that_its_policy_aborted_can_be_resumed() -> None:
+def test_job_aborted_by_eviction_policy_can_be_resumed() -> None:
     world = started(volcano_job(rules=(Rule(events=EVICTED, action=Action.ABORT_JOB),)))
     world.verdict = BY
     world.settle()
@@ -149,7 +147,7 @@ def test_one_that_its_policy_aborted_can_be_resumed() -> None:
     assert attempts(world) == {"2.0.0"}
 
 
-def test_the_gravest_policy_of_any_task_counts() -> None:
+def test_most_severe_policy_of_any_task_applies() -> None:
     abort = Rule(events=EVICTED, action=Action.ABORT_JOB)
     restart = Rule(events=EVICTED, action=Action.RESTART_TASK)
     job = volcano_job(replicas("ps", 1, rules=(restart,)), replicas("worker", 2, rules=(abort,)))
@@ -159,7 +157,7 @@ def test_the_gravest_policy_of_any_task_counts() -> None:
     assert world.memory.phase is Phase.ABORTED
 
 
-def test_a_job_whose_work_is_done_gives_way_to_nobody() -> None:
+def test_succeeded_job_is_not_preempted() -> None:
     world = started(v1_job())
     world.verdict = BY
     done = world.pod("worker-0")
@@ -168,7 +166,7 @@ def test_a_job_whose_work_is_done_gives_way_to_nobody() -> None:
     assert world.memory.phase is Phase.COMPLETED
 
 
-def test_being_preempted_again_and_again_spends_no_budget() -> None:
+def test_repeated_preemptions_charge_no_restarts() -> None:
     world = started(v1_job(policy=RunPolicy(max_restarts=0)))
     for count in (1, 2, 3):
         world.verdict = BY
@@ -199,7 +197,7 @@ def unscheduled(job: Job) -> World:
     return world
 
 
-def test_a_gang_that_the_scheduler_refuses_nodes_has_no_place_yet() -> None:
+def test_unschedulable_gang_is_not_shown_as_admitted() -> None:
     world = unscheduled(v1_job())
     for name in sorted(world.pods)[:-1]:
         world.run(world.pods[name])
@@ -217,8 +215,8 @@ def test_a_gang_that_the_scheduler_refuses_nodes_has_no_place_yet() -> None:
     assert "Admitted" in true_conditions(world)
 
 
-def test_a_job_never_succeeds_with_a_part_of_its_gang() -> None:
-    """Seen with 3 workers on a cluster for 2: the third came when the first had ended, and the job had succeeded."""
+def test_job_does_not_succeed_with_part_of_its_gang() -> None:
+    """Regression: with 3 workers and capacity for 2, the job succeeded when the first worker ended."""
     world = unscheduled(v1_job())
     for name in sorted(world.pods)[:-1]:
         world.run(world.pods[name])
@@ -236,7 +234,7 @@ def test_a_job_never_succeeds_with_a_part_of_its_gang() -> None:
 
 
 @pytest.mark.parametrize("last", ["starts in time", "is not needed", "was never refused"])
-def test_a_gang_that_is_complete_enough_succeeds(last: str) -> None:
+def test_sufficiently_complete_gang_succeeds(last: str) -> None:
     job = v1_job(replicas("PS", 1), replicas("Worker", 2, min_replicas=1), scheduling=Scheduling(min_available=2))
     world = unscheduled(job if last == "is not needed" else v1_job())
     for name in sorted(world.pods)[:-1]:
@@ -264,7 +262,7 @@ def patient(seconds: float | None, recovery: float | None = None) -> Job:
 @pytest.mark.parametrize(
     ("asked", "limit"), [(None, DEFAULT_SCHEDULE_TIMEOUT), (0.0, DEFAULT_SCHEDULE_TIMEOUT), (20.0, 20.0)]
 )
-def test_a_gang_that_gets_no_nodes_gives_its_place_back_on_time(asked: float | None, limit: float) -> None:
+def test_gang_without_nodes_releases_admission_at_schedule_timeout(asked: float | None, limit: float) -> None:
     world = unscheduled(patient(asked))
     plan = world.look()
     assert plan.wake_at == pytest.approx(world.now + limit, rel=0, abs=1e-3)
@@ -289,7 +287,7 @@ def test_a_gang_that_gets_no_nodes_gives_its_place_back_on_time(asked: float | N
     assert diagnose(world.job, memory, (), world.now)[0].category is Category.SCHEDULE_TIMEOUT
 
 
-def test_requeue_backoff_holds_whatever_admission_says() -> None:
+def test_requeue_backoff_applies_to_every_verdict() -> None:
     world = unscheduled(patient(20))
     world.now += 20
     plan = world.settle()
@@ -304,7 +302,7 @@ def test_requeue_backoff_holds_whatever_admission_says() -> None:
     assert attempts(world) == {"2.0.0"}
 
 
-def test_pauses_double_until_it_has_all_its_nodes_and_then_begin_anew() -> None:
+def test_requeue_backoff_doubles_until_gang_is_complete() -> None:
     world = unscheduled(patient(20))
     backoffs = []
     for _ in range(3):
@@ -321,7 +319,7 @@ def test_pauses_double_until_it_has_all_its_nodes_and_then_begin_anew() -> None:
     assert world.admission.complete == world.now
 
 
-def test_a_gang_that_was_complete_keeps_its_place_when_one_of_its_pods_is_to_be_replaced() -> None:
+def test_complete_gang_keeps_admission_while_pod_is_replaced() -> None:
     world = started(patient(20, recovery=5000))
     world.schedules = False
     lost = world.pod("worker-1")
@@ -337,7 +335,7 @@ def test_a_gang_that_was_complete_keeps_its_place_when_one_of_its_pods_is_to_be_
     assert world.memory.phase is Phase.RUNNING
 
 
-def test_completed_admission_costs_no_write_of_its_own() -> None:
+def test_completed_admission_causes_no_separate_write() -> None:
     world = World(patient(20), gathers=True)
     world.schedules = False
     world.settle()
@@ -354,7 +352,7 @@ def test_completed_admission_costs_no_write_of_its_own() -> None:
     assert world.admission.complete is not None
 
 
-def test_pods_that_come_later_have_their_own_time() -> None:
+def test_schedule_timeout_of_later_pods_starts_with_them() -> None:
     worker = replicas("worker", 2, depends=Dependency(on=("ps",)), rules=())
     job = volcano_job(replicas("ps", 1, rules=()), worker)
     world = World(job)
@@ -371,7 +369,7 @@ def test_pods_that_come_later_have_their_own_time() -> None:
     assert world.now + DEFAULT_SCHEDULE_TIMEOUT - 1 <= plan.wake_at <= world.now + DEFAULT_SCHEDULE_TIMEOUT
 
 
-def test_pods_that_may_not_even_be_made_count_as_well() -> None:
+def test_schedule_timeout_applies_to_pods_not_created() -> None:
     job = patient(20)
     world = World(job)
     world.step(most=2)
@@ -381,7 +379,7 @@ def test_pods_that_may_not_even_be_made_count_as_well() -> None:
     assert world.memory.reason == "ScheduleTimeout"
 
 
-def test_requeue_keeps_replicas_that_succeeded() -> None:
+def test_requeue_keeps_succeeded_replicas() -> None:
     world = unscheduled(patient(20))
     first = world.pod("ps-0")
     world.run(first)
@@ -392,7 +390,7 @@ def test_requeue_keeps_replicas_that_succeeded() -> None:
     assert {str(replica) for replica in world.memory.succeeded} == {"ps-0"}
 
 
-def test_a_resume_begins_without_a_pause() -> None:
+def test_resume_clears_requeue_backoff() -> None:
     world = unscheduled(patient(20))
     world.now += 20
     world.settle()
@@ -404,19 +402,19 @@ def test_a_resume_begins_without_a_pause() -> None:
 
 
 @given(st.text(max_size=10), st.integers(1, 100))
-def test_pauses_grow_to_an_hour_and_are_the_same_whenever_they_are_asked_for(uid: str, count: int) -> None:
+def test_requeue_backoff_is_deterministic_and_grows_to_one_hour(uid: str, count: int) -> None:
     pause = requeue_backoff(uid, count)
     assert pause == requeue_backoff(uid, count)
     assert 0.9 * min(3600, 60 * 2 ** (count - 1)) <= pause <= min(3600, 60 * 2 ** (count - 1))
 
 
-def test_gangs_that_failed_together_do_not_come_back_together() -> None:
+def test_requeue_backoff_differs_between_gangs() -> None:
     backoffs = sorted(requeue_backoff(f"uid-{number}", 4) for number in range(50))
     assert len(set(backoffs)) == 50
     assert max(later - sooner for sooner, later in pairwise(backoffs)) < 15
 
 
-def test_a_pod_that_runs_has_a_node_whether_it_says_so_or_not() -> None:
+def test_running_pod_has_node() -> None:
     job = v1_job()
     waiting, up = views(pod(job, "worker-0"), pod(job, "worker-1", running()))
     assert (waiting.has_node, up.has_node) == (False, True)
@@ -430,7 +428,7 @@ def pinned(world: World) -> dict[str, str]:
 
 
 def returned(job: Job, message: str = "0/3 nodes are available") -> World:
-    """A world in which a worker came back to a complete gang, and its node takes it no more."""
+    """A world in which a worker of a complete gang is replaced, and its node refuses the new pod."""
     world = World(job)
     world.verdict = Admit(sizes={"ps": 1, "worker": 2}, placement={"ps": {"n1": 1}, "worker": {"n1": 1, "n2": 1}})
     world.settle()
@@ -447,7 +445,7 @@ def returned(job: Job, message: str = "0/3 nodes are available") -> World:
     return world
 
 
-def test_a_pod_that_cannot_come_back_to_its_node_may_go_to_any() -> None:
+def test_pod_refused_by_its_node_may_go_to_any_node() -> None:
     world = returned(v1_job())
     plan = world.look()
     assert plan.wake_at is not None
@@ -472,13 +470,13 @@ def test_a_pod_that_cannot_come_back_to_its_node_may_go_to_any() -> None:
         "1 node(s) had no available volume zone",
     ],
 )
-def test_unpins_a_pod_at_once_whose_volume_is_on_another_node(reason: str) -> None:
+def test_pod_with_volume_on_another_node_is_unpinned_immediately(reason: str) -> None:
     world = returned(v1_job(), f"0/3 nodes are available: {reason}, 2 node(s) didn't match Pod's node affinity.")
     assert pinned(world)["mnist-worker-1"] == ""
     assert world.memory.refused_nodes.keys() == {"n2"}
 
 
-def test_unpins_a_replica_once_and_no_others() -> None:
+def test_only_refused_replica_is_unpinned_and_only_once() -> None:
     world = returned(patient(None, recovery=9000))
     world.now += 40
     world.settle()
@@ -495,7 +493,7 @@ def test_unpins_a_replica_once_and_no_others() -> None:
     assert pinned(world)["mnist-worker-0"] == "n1"
 
 
-def test_remembers_the_latest_nodes_that_refused_pods() -> None:
+def test_keeps_only_latest_refused_nodes() -> None:
     world = returned(v1_job())
     earlier = {f"m{number}": world.now + 100 + number for number in range(1, 41)}
     world.status = written_status(world.job, replace(world.memory, refused_nodes=earlier), world.now)
@@ -505,7 +503,7 @@ def test_remembers_the_latest_nodes_that_refused_pods() -> None:
 
 
 def refused(complete: bool, **annotations: str) -> World:
-    """A world in which a worker is pinned to a node that takes it no more, maybe before the gang was complete."""
+    """A world in which a node refuses a worker that is pinned to it, after or before the gang was complete."""
     job = replace(v1_job(), annotations=annotations)
     if complete:
         return returned(job)
@@ -523,7 +521,7 @@ def refused(complete: bool, **annotations: str) -> World:
     ("complete", "required", "unpinned"),
     [(True, "true", True), (True, "false", True), (False, "true", False), (False, "false", True)],
 )
-def test_a_gang_that_must_be_in_one_domain_may_leave_its_nodes_only_once_it_was_complete(
+def test_gang_with_required_domain_is_unpinned_only_after_completion(
     complete: bool, required: str, unpinned: bool
 ) -> None:
     world = refused(complete, **{names.TOPOLOGY: "zone", names.TOPOLOGY_REQUIRED: required})
@@ -532,7 +530,7 @@ def test_a_gang_that_must_be_in_one_domain_may_leave_its_nodes_only_once_it_was_
     assert ("Unpinned" in told) is unpinned
 
 
-def test_the_nodes_that_refused_its_pods_are_left_out_when_it_gives_its_place_back() -> None:
+def test_refused_nodes_are_remembered_when_admission_is_released() -> None:
     world = refused(False, **{names.TOPOLOGY: "zone", names.TOPOLOGY_REQUIRED: "true"})
     world.now += DEFAULT_SCHEDULE_TIMEOUT
     world.settle()

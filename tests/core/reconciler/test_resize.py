@@ -1,4 +1,4 @@
-"""A job that runs gets another size: who goes, who comes, and who has to start again for it."""
+"""Resizing a running job: which pods are deleted, created and restarted."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def attempts(world: World) -> set[str]:
     return {pod["metadata"]["labels"][names.ATTEMPT] for pod in world.pods.values()}
 
 
-def test_starts_with_the_admitted_number_of_workers() -> None:
+def test_starts_with_admitted_number_of_workers() -> None:
     world = World(elastic())
     world.verdict = Admit(sizes={"ps": 1, "worker": 2})
     world.settle()
@@ -62,7 +62,7 @@ def test_starts_with_the_admitted_number_of_workers() -> None:
 
 
 def held_back(placement: dict[str, int], **sizes: int) -> World:
-    """A world in which worker 0 is pinned to n2, is not bound, and its job was then resized to this placement."""
+    """A world in which worker 0 is pinned to n2 but not bound, and its job is resized to this placement."""
     world = World(elastic(ps=0))
     world.verdict = Admit(sizes={"worker": 1}, placement={"worker": {"n2": 1}})
     world.settle()
@@ -72,7 +72,7 @@ def held_back(placement: dict[str, int], **sizes: int) -> World:
     return world
 
 
-def test_a_worker_that_comes_leaves_its_node_to_one_that_is_pinned_there_and_not_bound_yet() -> None:
+def test_new_worker_does_not_take_node_of_unbound_worker() -> None:
     world = held_back({"n1": 1, "n2": 1}, worker=2)
     assert {name: pinned_to(pod) for name, pod in world.pods.items()} == {
         "mnist-worker-0": "n2",
@@ -80,7 +80,7 @@ def test_a_worker_that_comes_leaves_its_node_to_one_that_is_pinned_there_and_not
     }
 
 
-def test_a_worker_is_unpinned_from_the_node_that_it_is_pinned_to_wherever_its_index_belongs() -> None:
+def test_worker_is_unpinned_from_node_in_its_affinity() -> None:
     world = held_back({"n1": 1, "n2": 1}, worker=2)
     world.now += 31
     world.settle()
@@ -89,7 +89,7 @@ def test_a_worker_is_unpinned_from_the_node_that_it_is_pinned_to_wherever_its_in
     assert world.admission.placement == {"worker": {"n1": 1}}
 
 
-def test_a_worker_that_is_pinned_to_a_node_that_its_job_has_no_more_is_unpinned_from_that_one() -> None:
+def test_worker_is_unpinned_from_node_that_is_no_longer_assigned() -> None:
     world = held_back({"n1": 1}, worker=1)
     world.now += 31
     world.settle()
@@ -97,7 +97,7 @@ def test_a_worker_that_is_pinned_to_a_node_that_its_job_has_no_more_is_unpinned_
     assert {name: pinned_to(pod) for name, pod in world.pods.items()} == {"mnist-worker-0": ""}
 
 
-def test_sparse_workers_come_and_go_and_nobody_starts_again() -> None:
+def test_resizing_sparse_workers_restarts_nothing() -> None:
     world = admitted(elastic(), ps=1, worker=2)
     before = uids(world)
     resize(world, ps=1, worker=5)
@@ -115,7 +115,7 @@ def test_sparse_workers_come_and_go_and_nobody_starts_again() -> None:
     assert world.memory.failure is None
 
 
-def test_a_resize_is_told_once_however_long_the_verdict_stands() -> None:
+def test_resize_emits_one_event() -> None:
     job = elastic()
     world = admitted(job, ps=1, worker=2)
     world.verdict = Resize(sizes={"ps": 1, "worker": 4}, placement={}, message="no gang waits")
@@ -130,7 +130,7 @@ def test_a_resize_is_told_once_however_long_the_verdict_stands() -> None:
     assert EmitEvent("Normal", "Resized", "no gang waits") in world.look().actions
 
 
-def test_a_dense_configuration_makes_growing_a_restart_that_costs_nothing() -> None:
+def test_growing_with_dense_tf_config_restarts_without_charge() -> None:
     world = admitted(elastic(TFConfigStyle.V1), ps=1, worker=2)
     resize(world, ps=1, worker=4)
     assert (len(world.pods), attempts(world)) == (5, {"2.0.0"})
@@ -140,7 +140,7 @@ def test_a_dense_configuration_makes_growing_a_restart_that_costs_nothing() -> N
     assert config.count("worker-") == 4
 
 
-def test_a_restart_for_growing_is_told_and_shown_as_a_restart() -> None:
+def test_restart_for_growing_has_event_and_restarting_phase() -> None:
     world = admitted(elastic(TFConfigStyle.V1), ps=1, worker=2)
     world.verdict = Resize(sizes={"ps": 1, "worker": 4}, placement={}, message="no gang waits")
     plan = world.look()
@@ -150,20 +150,20 @@ def test_a_restart_for_growing_is_told_and_shown_as_a_restart() -> None:
     assert plan.status.phase is Phase.RESTARTING
 
 
-def test_beside_parameter_servers_workers_may_leave_and_the_others_go_on() -> None:
+def test_shrinking_with_parameter_servers_restarts_nothing() -> None:
     world = admitted(elastic(TFConfigStyle.V1), ps=1, worker=3)
     before = uids(world)
     resize(world, ps=1, worker=2)
     assert uids(world) == {name: uid for name, uid in before.items() if name != "mnist-worker-2"}
 
 
-def test_workers_that_talk_to_each_other_all_start_again_when_one_leaves() -> None:
+def test_shrinking_without_parameter_servers_restarts_all_workers() -> None:
     world = admitted(elastic(TFConfigStyle.V1, ps=0), worker=3)
     resize(world, worker=2)
     assert (len(world.pods), attempts(world)) == (2, {"2.0.0"})
 
 
-def test_before_the_first_pod_a_resize_restarts_nothing() -> None:
+def test_resize_before_first_pod_restarts_nothing() -> None:
     job = elastic(TFConfigStyle.V1)
     first = reconcile(job, observed(job, verdict=Admit(sizes={"ps": 1, "worker": 2})))
     verdict = Resize(sizes={"ps": 1, "worker": 4}, placement={}, message="no gang waits")
@@ -173,7 +173,7 @@ def test_before_the_first_pod_a_resize_restarts_nothing() -> None:
     assert dict(again.status.admission.sizes) == {"ps": 1, "worker": 4}
 
 
-def test_removed_workers_are_no_disruption_and_return_as_new() -> None:
+def test_removed_workers_are_not_disruptions_and_can_return() -> None:
     world = admitted(elastic(), ps=1, worker=3)
     resize(world, ps=1, worker=1)
     assert not {str(replica) for replica in world.memory.observed_replicas} & {"worker-1", "worker-2"}
@@ -191,7 +191,7 @@ def test_counts_container_restarts_of_removed_workers() -> None:
     assert world.memory.container_restarts == 1
 
 
-def test_a_document_that_asks_for_less_has_less_at_once() -> None:
+def test_lowering_replicas_shrinks_job_immediately() -> None:
     job = v1_job(replicas("PS", 1), replicas("Worker", 4), tf_config=TFConfigStyle.SPARSE)
     world = admitted(job, ps=1, worker=4)
     world.verdict = None
@@ -202,7 +202,7 @@ def test_a_document_that_asks_for_less_has_less_at_once() -> None:
     assert world.memory.message == "goes from 4 to 2 worker, as the job now requests"
 
 
-def test_the_seats_of_those_who_left_are_given_back() -> None:
+def test_assigned_nodes_of_removed_workers_are_released() -> None:
     world = World(v1_job(replicas("PS", 1), replicas("Worker", 4), tf_config=TFConfigStyle.SPARSE))
     placement = {"ps": {"n2": 1}, "worker": {"n1": 2, "n2": 1, "n3": 1}}
     world.verdict = Admit(sizes={"ps": 1, "worker": 4}, placement=placement)
@@ -218,7 +218,7 @@ def test_the_seats_of_those_who_left_are_given_back() -> None:
     }
 
 
-def test_a_document_that_asks_for_more_waits_for_the_word_of_admission() -> None:
+def test_raising_replicas_waits_for_admission() -> None:
     job = v1_job(replicas("PS", 1), replicas("Worker", 2), tf_config=TFConfigStyle.SPARSE)
     world = admitted(job, ps=1, worker=2)
     world.verdict = Admit()
@@ -229,13 +229,13 @@ def test_a_document_that_asks_for_more_waits_for_the_word_of_admission() -> None
     assert len(world.pods) == 5
 
 
-def test_no_verdict_gives_more_than_the_document_allows() -> None:
+def test_resize_is_limited_to_max_replicas() -> None:
     world = admitted(elastic(), ps=1, worker=2)
     resize(world, ps=1, worker=9)
     assert len(world.pods) == 7
 
 
-def test_volcano_host_files_follow() -> None:
+def test_volcano_host_files_follow_resize() -> None:
     worker = replicas("worker", 4, min_replicas=1)
     job = volcano_job(replicas("ps", 1), worker, min_available=2)
     world = admitted(job, ps=1, worker=2)
@@ -247,7 +247,7 @@ def test_volcano_host_files_follow() -> None:
     assert world.memory.charged_restarts == 0
 
 
-def test_a_volcano_job_that_runs_smaller_succeeds_when_all_there_are_have() -> None:
+def test_smaller_volcano_job_completes_when_existing_replicas_succeed() -> None:
     worker = replicas("worker", 4, rules=(), min_replicas=2)
     job = volcano_job(replicas("ps", 1, rules=()), worker, min_available=3)
     world = admitted(job, ps=1, worker=2)
@@ -258,7 +258,7 @@ def test_a_volcano_job_that_runs_smaller_succeeds_when_all_there_are_have() -> N
 
 
 def test_restart_of_finished_replicas_comes_before_growth() -> None:
-    """The verdict was reckoned with one replica fewer than there now are."""
+    """The verdict was computed with one replica fewer than exist after the restart."""
     worker = replicas("worker", 3, rules=(), min_replicas=1, max_replicas=5)
     rule = Rule(events=frozenset({Event.POD_FAILED}), action=Action.RESTART_JOB)
     world = admitted(volcano_job(worker, min_available=3, rules=(rule,)), worker=3)
@@ -273,7 +273,7 @@ def test_restart_of_finished_replicas_comes_before_growth() -> None:
     assert dict(world.admission.sizes) == {"worker": 4}
 
 
-def test_the_pods_of_a_job_that_is_over_are_those_it_had() -> None:
+def test_finished_job_keeps_last_sizes_and_counts() -> None:
     world = admitted(elastic(), ps=1, worker=2)
     resize(world, ps=1, worker=5)
     for pod in world.pods.values():
@@ -289,7 +289,7 @@ def test_the_pods_of_a_job_that_is_over_are_those_it_had() -> None:
     assert world.memory.counts["worker"].succeeded == 2
 
 
-def test_pods_go_to_the_nodes_that_were_found_for_them() -> None:
+def test_pods_are_pinned_to_assigned_nodes() -> None:
     placement = {"ps": {"n2": 1}, "worker": {"n1": 2}}
     world = World(elastic())
     world.verdict = Admit(sizes={"ps": 1, "worker": 2}, placement=placement)
@@ -312,14 +312,14 @@ def test_pods_go_to_the_nodes_that_were_found_for_them() -> None:
     assert pinned_to(world.pods["mnist-worker-1"]) == "n1"
 
 
-def test_without_a_placement_nothing_is_added_to_the_pods() -> None:
+def test_pods_have_no_affinity_without_placement() -> None:
     world = World(elastic())
     world.verdict = Admit(sizes={"ps": 1, "worker": 2})
     world.settle()
     assert all("affinity" not in pod["spec"] for pod in world.pods.values())
 
 
-def test_another_distribution_over_nodes_is_remembered_without_a_word() -> None:
+def test_changed_placement_is_stored_without_event() -> None:
     world = admitted(elastic(), ps=1, worker=2)
     moved = {"ps": {"n1": 1}, "worker": {"n2": 2}}
     world.verdict = Resize(sizes={"ps": 1, "worker": 2}, placement=moved, message="")
@@ -329,7 +329,7 @@ def test_another_distribution_over_nodes_is_remembered_without_a_word() -> None:
     assert (world.admission.placement, world.admission.resized) == (moved, None)
 
 
-def test_a_status_of_before_there_were_sizes_means_all_replicas() -> None:
+def test_admission_without_sizes_means_all_replicas() -> None:
     job = elastic()
     world = World(job)
     world.settle()
@@ -340,15 +340,15 @@ def test_a_status_of_before_there_were_sizes_means_all_replicas() -> None:
     assert world.admission.at == START
 
 
-def test_a_replica_of_a_type_that_the_job_no_longer_has_is_not_missed() -> None:
+def test_replica_of_removed_type_is_not_missing() -> None:
     world = admitted(elastic(), ps=1, worker=2)
     world.job = elastic(ps=0)
     world.settle()
     assert {replica.type for replica in world.memory.observed_replicas} == {"worker"}
 
 
-def test_is_resized_though_a_node_of_the_verdict_has_closed_since() -> None:
-    """The replica that the verdict sends there waits for the next one, and has no pod until then."""
+def test_resize_applies_even_if_assigned_node_has_closed() -> None:
+    """The replica assigned to the closed node has no pod until the next verdict."""
     world = World(elastic(ps=0))
     world.verdict = Admit(sizes={"worker": 2}, placement={"worker": {"n1": 2}})
     world.settle()

@@ -1,4 +1,4 @@
-"""Restarts: what answers which event, what they cost, and what they wait for."""
+"""Restarts: which policy applies to which event, what restarts cost, and what they wait for."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from tf_dist.core.model.status import Phase
         ("node", "MaxDisruptionsExceeded"),
     ],
 )
-def test_failures_and_disruptions_have_a_bound_each(limit: int, how: str, reason: str) -> None:
-    """n allow n; what was spent of one is not missing in the other."""
+def test_failures_and_disruptions_have_separate_limits(limit: int, how: str, reason: str) -> None:
+    """A limit of n allows n restarts. The two limits do not affect each other."""
     bounds = {"max_restarts": 0, "max_disruptions": 0} | {"max_restarts" if how == "exit" else "max_disruptions": limit}
     policy = RunPolicy(clean_pods=CleanPodPolicy.RUNNING, **bounds)
     world = started(v1_job(replicas("Worker", 2, rules=EXIT_CODE), policy=policy))
@@ -58,7 +58,7 @@ def test_failures_and_disruptions_have_a_bound_each(limit: int, how: str, reason
     assert spent == ((limit, 0) if how == "exit" else (0, limit))
 
 
-def test_restarts_by_the_kubelet_are_not_forgotten_with_their_pod() -> None:
+def test_kubelet_restarts_are_counted_after_pod_is_deleted() -> None:
     job = v1_job(replicas("Worker", 1, rules=ON_FAILURE), policy=RunPolicy(max_restarts=2))
     world = started(job)
     world.restart_container(world.pods["mnist-worker-0"], 1)
@@ -76,7 +76,7 @@ def test_restarts_by_the_kubelet_are_not_forgotten_with_their_pod() -> None:
     assert world.memory.phase is Phase.FAILED
 
 
-def test_a_job_that_has_ended_still_says_how_often_the_kubelet_restarted_its_pods() -> None:
+def test_finished_job_keeps_count_of_kubelet_restarts() -> None:
     world = started(v1_job(replicas("PS", 1, rules=ON_FAILURE), replicas("Worker", 1)))
     world.restart_container(world.pods["mnist-ps-0"], 137)
     world.settle()
@@ -86,7 +86,7 @@ def test_a_job_that_has_ended_still_says_how_often_the_kubelet_restarted_its_pod
     assert world.memory.container_restarts == 1
 
 
-def test_the_first_restart_is_at_once_and_the_next_ones_wait_longer_and_longer() -> None:
+def test_first_restart_is_immediate_and_later_restarts_back_off() -> None:
     world = started(v1_job(replicas("Worker", 1, rules=ON_FAILURE)))
     waits = []
     for _ in range(7):
@@ -98,7 +98,7 @@ def test_the_first_restart_is_at_once_and_the_next_ones_wait_longer_and_longer()
     assert waits == pytest.approx([0, 10, 20, 40, 80, 160, 300])
 
 
-def test_a_replica_that_ran_long_enough_starts_counting_afresh_even_if_its_pod_is_gone() -> None:
+def test_backoff_resets_after_healthy_run_even_if_pod_is_gone() -> None:
     world = started(v1_job(replicas("Worker", 1, rules=ON_FAILURE)))
     lose(world, "worker-0")
     again(world)
@@ -107,7 +107,7 @@ def test_a_replica_that_ran_long_enough_starts_counting_afresh_even_if_its_pod_i
     assert world.memory.backoffs["worker-0"].count == 1
 
 
-def test_a_new_pod_waits_until_the_old_one_is_gone() -> None:
+def test_new_pod_waits_until_old_pod_is_gone() -> None:
     world = started(v1_job(replicas("Worker", 2, rules=ON_FAILURE)))
     world.lose_node(world.pods["mnist-worker-1"])
     world.step()
@@ -119,7 +119,7 @@ def test_a_new_pod_waits_until_the_old_one_is_gone() -> None:
     assert world.pods["mnist-worker-1"]["metadata"]["labels"]["tf-dist.dev/attempt"] == "1.0.1"
 
 
-def test_no_replica_of_a_restarted_task_comes_back_before_all_of_its_old_ones_are_gone() -> None:
+def test_restarted_task_waits_until_all_its_old_pods_are_gone() -> None:
     rule = Rule(events=FAILED, action=Action.RESTART_TASK)
     world = started(volcano_job(replicas("ps", 1, rules=()), replicas("worker", 2, rules=(rule,))))
     world.end(world.pods["tf-dist-mnist-worker-1"], 1)
@@ -131,7 +131,7 @@ def test_no_replica_of_a_restarted_task_comes_back_before_all_of_its_old_ones_ar
     assert world.has("worker-1")
 
 
-def test_two_things_that_happen_to_one_replica_cost_one_restart() -> None:
+def test_two_events_of_one_replica_cost_one_restart() -> None:
     rule = Rule(events=frozenset({Event.POD_PENDING, Event.UNKNOWN}), action=Action.RESTART_POD, timeout=5)
     world = World(volcano_job(replicas("worker", 2, rules=(rule,))))
     world.settle()
@@ -142,7 +142,7 @@ def test_two_things_that_happen_to_one_replica_cost_one_restart() -> None:
     assert world.memory.total_restarts == 1
 
 
-def test_restart_job_runs_everything_anew_what_was_done_included() -> None:
+def test_restart_job_reruns_succeeded_replicas() -> None:
     evicted = Rule(events=frozenset({Event.POD_EVICTED}), action=Action.RESTART_JOB)
     world = started(volcano_job(rules=(evicted,)))
     end(world, "worker-0")
@@ -152,7 +152,7 @@ def test_restart_job_runs_everything_anew_what_was_done_included() -> None:
     assert world.memory.succeeded == frozenset()
 
 
-def test_restart_task_leaves_the_other_tasks_alone() -> None:
+def test_restart_task_does_not_restart_other_tasks() -> None:
     rule = Rule(events=FAILED, action=Action.RESTART_TASK)
     world = started(volcano_job(replicas("ps", 1, rules=()), replicas("worker", 2, rules=(rule,))))
     end(world, "worker-1", 1)
@@ -166,7 +166,7 @@ def test_restart_task_leaves_the_other_tasks_alone() -> None:
 
 @pytest.mark.parametrize("action", [Action.RESTART_POD, Action.RESTART_TASK, Action.RESTART_JOB])
 @pytest.mark.parametrize("event", list(Event))
-def test_every_restart_can_answer_every_event_within_the_budget(event: Event, action: Action) -> None:
+def test_every_restart_action_stays_within_budget_for_every_event(event: Event, action: Action) -> None:
     rule = Rule(events=frozenset({event}), action=action, timeout=5 if event is Event.POD_PENDING else 0)
     job = volcano_job(replicas("ps", 1, rules=()), replicas("worker", 2, rules=(rule,), container_restarts=1))
     world = started(job)
@@ -186,7 +186,7 @@ def test_every_restart_can_answer_every_event_within_the_budget(event: Event, ac
     assert sum(world.memory.restarts.values()) <= 2
 
 
-def test_task_failed_needs_so_many_restarts_by_the_kubelet_over_all_replicas() -> None:
+def test_task_failed_counts_kubelet_restarts_of_all_replicas() -> None:
     rule = Rule(events=frozenset({Event.TASK_FAILED}), action=Action.TERMINATE_JOB)
     world = started(volcano_job(replicas("worker", 2, rules=(rule,), container_restarts=3)))
     for name in ("tf-dist-mnist-worker-0", "tf-dist-mnist-worker-1"):
@@ -198,7 +198,7 @@ def test_task_failed_needs_so_many_restarts_by_the_kubelet_over_all_replicas() -
     assert ended(world) == (Phase.TERMINATED, "TaskFailed")
 
 
-def test_an_evicted_pod_without_a_policy_comes_back_for_nothing() -> None:
+def test_evicted_pod_without_policy_returns_without_charge() -> None:
     world = started(volcano_job(rules=(Rule(events=frozenset(), action=Action.ABORT_JOB),)))
     for _ in range(4):
         world.evict(world.pods["tf-dist-mnist-worker-1"])

@@ -1,4 +1,4 @@
-"""What restarts cost and who remembers it, and policies that wait for their timeout."""
+"""The cost of restarts and where it is stored, and policies with timeouts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tf_dist.core.reconciler.restarts import failure_of
 
 
 @pytest.mark.parametrize(("by_kubelet", "phase"), [(0, Phase.RESTARTING), (1, Phase.RESTARTING), (2, Phase.FAILED)])
-def test_a_restart_of_a_pod_is_paid_from_what_the_kubelet_has_left_of_the_budget(by_kubelet: int, phase: Phase) -> None:
+def test_pod_restarts_and_kubelet_restarts_share_one_budget(by_kubelet: int, phase: Phase) -> None:
     job = v1_job(replicas("PS", 1, rules=ON_FAILURE), replicas("Worker", 1, rules=ON_FAILURE))
     world = started(replace(job, run_policy=RunPolicy(max_restarts=2)))
     for _ in range(by_kubelet):
@@ -34,7 +34,7 @@ def test_a_restart_of_a_pod_is_paid_from_what_the_kubelet_has_left_of_the_budget
 
 
 @pytest.mark.parametrize(("limit", "said"), [(3, "; restart 1 of 3"), (None, "; restart 1")])
-def test_a_restart_says_how_many_there_may_be(limit: int | None, said: str) -> None:
+def test_restart_message_names_limit(limit: int | None, said: str) -> None:
     job = v1_job(replicas("Worker", 2, rules=ON_FAILURE))
     world = started(replace(job, run_policy=RunPolicy(max_restarts=limit)))
     world.end(world.pods["mnist-worker-0"], 1)
@@ -50,7 +50,7 @@ def test_a_restart_says_how_many_there_may_be(limit: int | None, said: str) -> N
         ({"exit": Exit(137), "disruption": Disruption("NodeLost", "gone", "n1")}, (137, "NodeLost", "gone", "n1")),
     ],
 )
-def test_a_failure_is_remembered_with_what_was_said_of_it(what: dict[str, Any], said: tuple[Any, ...]) -> None:
+def test_failure_stores_exit_and_disruption(what: dict[str, Any], said: tuple[Any, ...]) -> None:
     found = failure_of(PodEvent(event=Event.POD_FAILED, spec=replicas("Worker", 1), **what), 5.0)
     assert (found.code, found.reason, found.message, found.node) == said
     assert (found.event, found.replica, found.at) == ("PodFailed", "worker", 5.0)
@@ -61,7 +61,7 @@ def test_a_failure_is_remembered_with_what_was_said_of_it(what: dict[str, Any], 
 )
 @pytest.mark.parametrize("counted", [True, False])
 def test_counts_container_restarts_of_deleted_pods_once(action: Action, kept: int, counted: bool) -> None:
-    """Pods that stay still say it themselves, so that nothing is counted twice."""
+    """Remaining pods still report their restarts themselves, so nothing is counted twice."""
     workers = replicas("worker", 2, rules=(Rule(events=FAILED, action=action),))
     policy = RunPolicy(max_restarts=8, container_restarts_count=counted)
     world = started(volcano_job(replicas("ps", 1, rules=()), workers, run_policy=policy))
@@ -97,7 +97,7 @@ def test_counts_container_restarts_of_vanished_pods(action: Action, kept: int) -
 
 
 def container_restarts(world: World) -> list[str]:
-    """What the Events of the next passes say about containers that were restarted in their pods."""
+    """The messages of the next Events about containers that were restarted in their pods."""
     plan, said = world.look(), []
     while plan.actions:
         events = [action for action in plan.actions if isinstance(action, EmitEvent)]
@@ -108,7 +108,7 @@ def container_restarts(world: World) -> list[str]:
 
 
 @pytest.mark.parametrize("gathers", [False, True])
-def test_a_container_that_is_restarted_in_its_pod_is_an_event_once_and_counts(gathers: bool) -> None:
+def test_container_restart_emits_one_event_and_is_counted(gathers: bool) -> None:
     job = v1_job(replicas("PS", 2, rules=ON_FAILURE), replicas("Worker", 1, rules=ON_FAILURE))
     world = started(replace(job, run_policy=RunPolicy(max_restarts=9)))
     world.gathers = gathers
@@ -131,10 +131,8 @@ def test_a_container_that_is_restarted_in_its_pod_is_an_event_once_and_counts(ga
         (CleanPodPolicy.ALL, set()),
     ],
 )
-def test_the_pod_that_crashed_until_the_budget_was_spent_is_kept_where_pods_are(
-    policy: CleanPodPolicy, kept: set[str]
-) -> None:
-    """It never ends, so that nothing else would keep its log; healthy ones beside it are stopped."""
+def test_pod_that_spent_budget_is_kept_under_clean_pod_policy_none(policy: CleanPodPolicy, kept: set[str]) -> None:
+    """The crashing pod never ends, so nothing else would keep its log. Healthy pods are stopped."""
     job = v1_job(replicas("PS", 2, rules=ON_FAILURE), replicas("Worker", 1, rules=ON_FAILURE))
     world = started(replace(job, run_policy=RunPolicy(max_restarts=1, clean_pods=policy)))
     for _ in range(2):
@@ -143,13 +141,13 @@ def test_the_pod_that_crashed_until_the_budget_was_spent_is_kept_where_pods_are(
     assert world.memory.reason == "BackoffLimitExceeded"
     assert set(world.pods) == kept
     writes = world.writes
-    for pod in world.pods.values():  # the kubelet goes on
+    for pod in world.pods.values():  # the kubelet continues
         world.restart_container(pod, 3)
     world.settle()
     assert (world.writes, world.memory.total_restarts) == (writes, 2)
 
 
-def test_a_gang_that_gives_its_place_up_keeps_what_the_kubelet_restarted() -> None:
+def test_preempted_gang_keeps_count_of_kubelet_restarts() -> None:
     world = started(v1_job(replicas("Worker", 2, rules=ON_FAILURE), policy=RunPolicy(max_restarts=3)))
     for pod in world.pods.values():
         world.restart_container(pod, 1)
@@ -158,7 +156,7 @@ def test_a_gang_that_gives_its_place_up_keeps_what_the_kubelet_restarted() -> No
     assert (world.memory.admission, world.memory.container_restarts) == (None, 2)
 
 
-def test_a_budget_that_is_lowered_below_what_was_spent_stops_nothing_that_runs() -> None:
+def test_lowering_budget_below_spent_restarts_does_not_stop_job() -> None:
     world = started(v1_job(replicas("Worker", 1, rules=ON_FAILURE), policy=RunPolicy(max_restarts=3)))
     for _ in range(2):
         world.end(world.pods["mnist-worker-0"], 1)
@@ -172,7 +170,7 @@ def test_a_budget_that_is_lowered_below_what_was_spent_stops_nothing_that_runs()
     assert (world.memory.phase, world.memory.charged_restarts) == (Phase.RUNNING, 2)
 
 
-def test_a_job_of_parameter_servers_alone_ends_when_they_do() -> None:
+def test_job_of_only_parameter_servers_ends_with_them() -> None:
     for code, phase in ((0, Phase.COMPLETED), (1, Phase.FAILED)):
         world = started(volcano_job(replicas("ps", 2, rules=())))
         for pod in world.pods.values():
@@ -191,11 +189,12 @@ def timed(action: Action, code: int | None = None) -> tuple[Rule, ...]:
     ("action", "phase"), [(Action.RESTART_JOB, Phase.RESTARTING), (Action.ABORT_JOB, Phase.ABORTED)]
 )
 @pytest.mark.parametrize("volcano", [True, False])
-def test_a_failure_is_answered_when_its_policys_timeout_is_over_and_not_before(
+def test_failure_policy_acts_exactly_at_its_timeout(
     code: int | None, action: Action, phase: Phase, volcano: bool
 ) -> None:
-    """Until then the job is not given up either, though nothing of it runs and nothing else could let it succeed. Its
-    pod says in which second it ended.
+    """Until then, the job does not fail, even if nothing runs and it could not succeed otherwise.
+
+    The pod's status has the second in which the pod ended.
     """
     workers = replicas("worker", 1, rules=timed(action, code))
     world = started(volcano_job(workers) if volcano else v1_job(workers, success=(SuccessRule(type="worker"),)))
@@ -213,7 +212,7 @@ def test_a_failure_is_answered_when_its_policys_timeout_is_over_and_not_before(
     assert world.memory.phase is phase
 
 
-def test_a_policy_with_a_timeout_for_another_exit_code_keeps_no_job_from_ending() -> None:
+def test_policy_timeout_for_another_exit_code_does_not_delay_failure() -> None:
     world = started(volcano_job(replicas("worker", 1, rules=timed(Action.RESTART_JOB, 4))))
     [pod] = world.pods.values()
     world.end(pod, 3)
@@ -225,6 +224,6 @@ def test_a_policy_with_a_timeout_for_another_exit_code_keeps_no_job_from_ending(
     ("size", "said", "limit"),
     [(1, None, 100), (10, None, 100), (11, None, 110), (500, None, 5000), (500, 3, 3), (1, 0, 0)],
 )
-def test_how_many_disruptions_a_job_goes_through(size: int, said: int | None, limit: int) -> None:
+def test_disruption_limit_depends_on_size_and_policy(size: int, said: int | None, limit: int) -> None:
     job = v1_job(replicas("Worker", size), policy=RunPolicy(max_disruptions=said))
     assert pods.disruption_limit(job) == limit

@@ -1,4 +1,4 @@
-"""What a job's status says while its pods start, run, or are kept from it."""
+"""The status of a job while its pods start, run, or cannot start."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ADMITTED = Status(phase=Phase.PENDING, admission=Admission(START), start_time=ST
         (running(), waiting("ContainerCreating"), "Admitted", ""),
     ],
 )
-def test_a_list_shows_what_keeps_pods_from_starting(
+def test_reason_shows_why_pods_cannot_start(
     ps: dict[str, Any], worker: dict[str, Any], reason: str, message: str
 ) -> None:
     job = v1_job()
@@ -70,7 +70,7 @@ def test_a_list_shows_what_keeps_pods_from_starting(
         ("CrashLoopBackOff", "back-off 20s restarting failed container", "CrashLoopBackOff"),
     ],
 )
-def test_status_names_what_holds_a_pod(reason: str, message: str, said: str) -> None:
+def test_message_names_cause_of_waiting_pods(reason: str, message: str, said: str) -> None:
     job = v1_job()
     pods = [pod(job, name, waiting(reason, message=message)) for name in ("ps-0", "worker-0", "worker-1")]
     after = apply_transitions(read_context(job, ADMITTED, observed(job, *pods))).status
@@ -91,7 +91,7 @@ def test_status_names_what_holds_a_pod(reason: str, message: str, said: str) -> 
         ),
     ],
 )
-def test_replicas_on_nodes_that_have_stopped_reporting_are_named(silent: dict[str, str], message: str) -> None:
+def test_message_names_replicas_on_unready_nodes(silent: dict[str, str], message: str) -> None:
     job, pods = v1_job(), []
     for name in ("ps-0", "worker-0", "worker-1"):
         status = running(ready=name not in silent)
@@ -103,7 +103,7 @@ def test_replicas_on_nodes_that_have_stopped_reporting_are_named(silent: dict[st
     assert (after.phase, after.message) == (Phase.RUNNING, message)
 
 
-def test_a_container_that_crashes_again_and_again_is_not_running() -> None:
+def test_crash_looping_container_does_not_count_as_running() -> None:
     job = v1_job()
     down = waiting("CrashLoopBackOff", phase="Running")
     pods = [pod(job, "ps-0", down), pod(job, "worker-0", running()), pod(job, "worker-1", running())]
@@ -115,8 +115,8 @@ def test_a_container_that_crashes_again_and_again_is_not_running() -> None:
 
 
 @pytest.mark.parametrize("waits", [True, False])
-def test_a_crash_loop_ends_with_who_how_and_how_often(waits: bool) -> None:
-    """Who spent the budget by restarts in place is named, with its exit code, the end of its log and its restarts."""
+def test_crash_loop_failure_names_replica_exit_code_and_restarts(waits: bool) -> None:
+    """The failure has the replica that spent the budget, its exit code, the end of its log and its restarts."""
     job = v1_job(replicas("PS", 1, rules=ON_FAILURE), replicas("Worker", 2), policy=RunPolicy(max_restarts=1))
     ps, done = running(restarts=2, last=3), running()
     if waits:

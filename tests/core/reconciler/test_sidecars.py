@@ -1,4 +1,4 @@
-"""A container beside the one that trains: where the original judges that container, the other one has no say."""
+"""Sidecars and init containers: which container decides about a pod, as in the original operators."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def ends(code: int, reason: str = "") -> dict[str, Any]:
 
 
 def state(phase: str, tensorflow: dict[str, Any], sidecar: dict[str, Any], *, last: Any = None) -> dict[str, Any]:
-    """The status of a pod with a sidecar, whose status comes first, as the kubelet sorts them by name."""
+    """The status of a pod with a sidecar. The sidecar's status comes first, because the kubelet sorts by name."""
     statuses = [{"name": "istio-proxy", "state": sidecar}, {"name": "tensorflow", "state": tensorflow}]
     statuses[1] |= {"lastState": last, "restartCount": 1} if last else {}
     return {"phase": phase, "containerStatuses": statuses}
@@ -53,7 +53,7 @@ def alpha(policy: str) -> Job:
 
 
 def after(job: Job, replica: str, found: dict[str, Any]) -> Status:
-    """The status once the replica's pod is so, and every other one runs."""
+    """The job's status when the replica's pod has this status and all other pods run."""
     calm = state("Running", RUNS, RUNS)
     stored: Any = {}
     for now in (calm, found):
@@ -72,7 +72,7 @@ def after(job: Job, replica: str, found: dict[str, Any]) -> Status:
         ("Never", state("Running", ends(1), RUNS), Phase.FAILED, False),
         ("OnFailure", state("Running", RUNS, RUNS, last=ends(1)), Phase.FAILED, False),
         ("Never", state("Running", ends(137, "OOMKilled"), RUNS), Phase.FAILED, False),
-        # Nothing restarts it in place: the pod is made anew. The original says Running for ever.
+        # Nothing restarts it in place, so the pod is recreated. The original reports Running forever.
         ("Never", state("Running", ends(143), RUNS), Phase.RESTARTING, True),
         ("OnFailure", state("Running", ends(143), RUNS), Phase.RUNNING, False),
         ("OnFailure", state("Running", RUNS, RUNS, last=ends(143)), Phase.RUNNING, False),
@@ -80,7 +80,7 @@ def after(job: Job, replica: str, found: dict[str, Any]) -> Status:
         ("Never", state("Running", RUNS, ends(0)), Phase.RUNNING, False),
     ],
 )
-def test_v1alpha1_judges_the_chiefs_container(policy: str, found: Any, phase: Phase, restarted: bool) -> None:
+def test_v1alpha1_job_follows_container_of_chief(policy: str, found: Any, phase: Phase, restarted: bool) -> None:
     job = alpha(policy)
     status = after(job, "master-0", found)
     assert status.phase is phase or (phase is Phase.COMPLETED and status.phase is Phase.COMPLETING)
@@ -95,7 +95,7 @@ def test_v1alpha1_judges_the_chiefs_container(policy: str, found: Any, phase: Ph
         (state("Running", RUNS, ends(1)), False, False),
     ],
 )
-def test_v1alpha1_judges_the_container_of_a_worker(found: Any, done: bool, restarted: bool) -> None:
+def test_v1alpha1_worker_follows_its_training_container(found: Any, done: bool, restarted: bool) -> None:
     status = after(alpha("Never"), "worker-0", found)
     assert ("worker-0" in map(str, status.succeeded)) is done
     assert bool(status.attempts.pods) is restarted
@@ -103,7 +103,7 @@ def test_v1alpha1_judges_the_container_of_a_worker(found: Any, done: bool, resta
 
 @pytest.mark.parametrize("make", [v1_job, volcano_job])
 @pytest.mark.parametrize("code", [0, 1])
-def test_tfjob_v1_and_volcano_judge_the_pods_phase_and_explain_says_what_keeps_it(make: Any, code: int) -> None:
+def test_v1_and_volcano_follow_pod_phase_and_diagnosis_names_cause(make: Any, code: int) -> None:
     job = make(replicas("Worker", 1))
     found = state("Running", ends(code), RUNS)
     status = after(job, "worker-0", found)
@@ -118,10 +118,8 @@ def test_tfjob_v1_and_volcano_judge_the_pods_phase_and_explain_says_what_keeps_i
 
 @pytest.mark.parametrize("sidecar", [None, ends(0)])
 @pytest.mark.parametrize("code", [0, 1])
-def test_names_no_sidecar_while_a_kubelet_has_yet_to_report_that_the_pod_ended(
-    code: int, sidecar: dict[str, Any] | None
-) -> None:
-    """Kubelets of today report the end of the last container with the phase Running, then the phase."""
+def test_diagnosis_names_no_sidecar_before_kubelet_reports_pod_end(code: int, sidecar: dict[str, Any] | None) -> None:
+    """Current kubelets report the end of the last container with the phase Running, and the final phase later."""
     job = v1_job(replicas("Worker", 1))
     found = state("Running", ends(code), sidecar or {})
     found["containerStatuses"] = found["containerStatuses"][0 if sidecar else 1 :]
@@ -143,10 +141,8 @@ def test_names_no_sidecar_while_a_kubelet_has_yet_to_report_that_the_pod_ended(
         ),
     ],
 )
-def test_exit_codes_are_those_of_the_container_that_trains(
-    tensorflow: Any, sidecar: Any, restarted: bool, text: str
-) -> None:
-    """ExitCode of TFJob v1: a pod that a sidecar has failed has code 0, which is not retried."""
+def test_exit_code_is_that_of_training_container(tensorflow: Any, sidecar: Any, restarted: bool, text: str) -> None:
+    """With ExitCode of TFJob v1, a pod that failed because of a sidecar has code 0, which is not retried."""
     job = v1_job(replicas("Worker", 1, rules=EXIT_CODE))
     found = state("Failed", tensorflow, sidecar)
     status = after(job, "worker-0", found)
@@ -164,14 +160,14 @@ def test_exit_codes_are_those_of_the_container_that_trains(
         (CREATES, CREATES, "Starting", ""),
     ],
 )
-def test_state_names_the_container_that_cannot_start(tensorflow: Any, sidecar: Any, said: str, detail: str) -> None:
+def test_state_names_container_that_cannot_start(tensorflow: Any, sidecar: Any, said: str, detail: str) -> None:
     job = v1_job(replicas("Worker", 1))
     found = state("Pending", tensorflow, sidecar)
     row = replica_states(job, after(job, "worker-0", found), views(pod(job, "worker-0", found)))[0]
     assert (row.state, row.detail) == (said, detail)
 
 
-def test_a_native_sidecar_that_cannot_start_is_named() -> None:
+def test_state_names_native_sidecar_that_cannot_start() -> None:
     job = v1_job(replicas("Worker", 1))
     found = {
         "phase": "Pending",
@@ -186,7 +182,7 @@ INITIALIZING = {"waiting": {"reason": "PodInitializing"}}
 
 
 def init_fails(code: int, reason: str = "Error") -> dict[str, Any]:
-    """As kubelets leave it: the container that trains never started."""
+    """The status of a pod with a failed init container. The training container never started."""
     ended = {"terminated": {"exitCode": code, "reason": reason, "message": "no such bucket"}}
     return {
         "phase": "Failed",
@@ -199,7 +195,7 @@ def init_fails(code: int, reason: str = "Error") -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("rules", [NEVER, EXIT_CODE])
-def test_the_failure_of_an_init_container_is_named_with_its_exit_code(rules: Any) -> None:
+def test_failure_names_init_container_and_its_exit_code(rules: Any) -> None:
     job = v1_job(replicas("Worker", 1, rules=rules))
     found = init_fails(4)
     status = after(job, "worker-0", found)
@@ -213,20 +209,20 @@ def test_the_failure_of_an_init_container_is_named_with_its_exit_code(rules: Any
     assert (row.state, row.detail) == ("Failed", "its init container fetch-data exited with code 4")
 
 
-def test_an_init_container_that_is_killed_is_retried_by_its_code() -> None:
+def test_killed_init_container_is_retried_by_its_exit_code() -> None:
     status = after(v1_job(replicas("Worker", 1, rules=EXIT_CODE)), "worker-0", init_fails(137))
     assert status.phase is Phase.RESTARTING
     assert "its init container fetch-data exited with code 137 (SIGKILL)" in status.message
 
 
-def test_a_volcano_policy_answers_the_exit_code_of_an_init_container() -> None:
+def test_volcano_policy_matches_exit_code_of_init_container() -> None:
     rule = Rule(events=FAILED, action=Action.TERMINATE_JOB, codes=ExitCodes(ranges=((4, 4),)))
     status = after(volcano_job(replicas("worker", 1, rules=(rule,))), "worker-0", init_fails(4))
     assert (status.phase, status.reason) == (Phase.TERMINATED, "PodFailed")
 
 
-def test_the_reason_of_a_pod_goes_before_the_code_of_its_init_container() -> None:
-    """An eviction kills whatever runs."""
+def test_pod_reason_takes_precedence_over_init_container_exit_code() -> None:
+    """An eviction kills all running containers."""
     found = {**init_fails(137), "reason": "Evicted", "message": "low on memory"}
     status = after(v1_job(replicas("Worker", 1, rules=NEVER)), "worker-0", found)
     assert status.phase is Phase.RESTARTING
@@ -239,8 +235,8 @@ def test_the_reason_of_a_pod_goes_before_the_code_of_its_init_container() -> Non
     [v1_job(replicas("Worker", 1, rules=EXIT_CODE)), alpha("Never")],
     ids=["ExitCode", "v1alpha1"],
 )
-def test_a_container_that_cannot_be_started_is_not_retried(job: Job, reason: str) -> None:
-    """Its code is 128, from which up a program's codes are retried."""
+def test_container_that_cannot_start_is_not_retried(job: Job, reason: str) -> None:
+    """The exit code is 128. For programs, codes from 128 on are retried."""
     lead = str(job.replicas[0])
     status = after(job, lead, state("Failed", ends(128, reason), RUNS))
     assert (status.phase, status.message) == (Phase.FAILED, f"{lead} exited with code 128 ({reason})")
@@ -269,8 +265,8 @@ RESTART_TASK = (Rule(events=FAILED, action=Action.RESTART_TASK),)
     ],
     ids=["ExitCode", "OnFailure", "worker-of-a-chief", "volcano", "v1alpha1"],
 )
-def test_fails_the_job_when_no_container_can_be_made(job: Job, reason: str) -> None:
-    """It was restarted without end: seven times in seven minutes."""
+def test_job_fails_when_container_cannot_be_created(job: Job, reason: str) -> None:
+    """Regression: the pod was restarted endlessly, seven times in seven minutes."""
     replica = str(job.replicas[-1])
     status = after(job, replica, {"phase": "Failed", "reason": reason, "message": REFUSED})
     assert (status.phase, status.reason) == (Phase.FAILED, "PodFailed")
@@ -289,8 +285,8 @@ def test_fails_the_job_when_no_container_can_be_made(job: Job, reason: str) -> N
     ids=["containerd", "docker"],
 )
 @pytest.mark.parametrize("name", ["tensorflow", "istio-proxy"])
-def test_an_image_without_a_program_is_named_while_the_kubelet_tries_again(name: str, message: str) -> None:
-    """A kubelet never fails such a pod, so the job waits as its pod does, and says what is missing."""
+def test_status_names_image_without_command_while_kubelet_retries(name: str, message: str) -> None:
+    """A kubelet never fails such a pod, so the job waits and reports what is missing."""
     waits = {"waiting": {"reason": "CreateContainerError", "message": message}}
     own, other = (waits, CREATES) if name == "tensorflow" else (CREATES, waits)
     job = v1_job(replicas("Worker", 1, rules=ON_FAILURE))
@@ -311,7 +307,7 @@ def test_an_image_without_a_program_is_named_while_the_kubelet_tries_again(name:
 @pytest.mark.parametrize(
     "waiting", [{"reason": "RunContainerError"}, {"reason": "CrashLoopBackOff"}], ids=lambda one: str(one["reason"])
 )
-def test_a_program_that_the_image_lacks_is_not_looked_for_in_a_log(waiting: Any) -> None:
+def test_missing_program_is_diagnosed_as_command_error(waiting: Any) -> None:
     job = v1_job(replicas("Worker", 1, rules=ON_FAILURE, pod_restart_policy="OnFailure"))
     found = state("Running", {"waiting": waiting}, RUNS, last=ends(128, "StartError"))
     first = diagnose(job, after(job, "worker-0", found), views(pod(job, "worker-0", found)), 0.0)[0]
@@ -321,7 +317,7 @@ def test_a_program_that_the_image_lacks_is_not_looked_for_in_a_log(waiting: Any)
     )
 
 
-def test_an_init_container_that_cannot_be_started_is_not_retried() -> None:
+def test_init_container_that_cannot_start_is_not_retried() -> None:
     status = after(v1_job(replicas("Worker", 1, rules=EXIT_CODE)), "worker-0", init_fails(128, "StartError"))
     assert (status.phase, status.reason) == (Phase.FAILED, "PodFailed")
 
@@ -331,10 +327,8 @@ def test_an_init_container_that_cannot_be_started_is_not_retried() -> None:
     [("init container fetch-data", "initContainerStatuses"), ("container istio-proxy", "containerStatuses")],
 )
 @pytest.mark.parametrize("make", [v1_job, v1alpha1_job])
-def test_another_container_that_the_kubelet_restarts_is_named_with_its_exit_code(
-    make: Any, name: str, statuses: str
-) -> None:
-    """Its restarts spend the budget, and the container that trains has never ended."""
+def test_restarted_init_container_or_sidecar_is_named_with_exit_code(make: Any, name: str, statuses: str) -> None:
+    """Its restarts spend the budget, although the training container has never ended."""
     fields = {"last_exit_counts": make is v1alpha1_job, "pod_restart_policy": "OnFailure"}
     lead = replicas("MASTER" if make is v1alpha1_job else "Worker", 1, rules=ON_FAILURE, **fields)
     job = make(lead, policy=RunPolicy(max_restarts=1, clean_pods=CleanPodPolicy.NONE))
@@ -362,7 +356,7 @@ def test_another_container_that_the_kubelet_restarts_is_named_with_its_exit_code
 
 
 def test_credential_in_command_that_cannot_run_is_hidden() -> None:
-    """The runtime repeats what it cannot find, which is a whole command where someone wrote it as one word."""
+    """The runtime repeats the program that it cannot find. That is the whole command if it is written as one word."""
     job = v1_job(replicas("Worker", 1, rules=EXIT_CODE))
     said = 'exec: "train --password=hunter2 --epochs 3": executable file not found in $PATH'
     status = after(job, str(job.replicas[-1]), {"phase": "Failed", "reason": "ErrImageEntrypoint", "message": said})

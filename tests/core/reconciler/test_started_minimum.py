@@ -1,4 +1,4 @@
-"""A job that has started with its minimum: its size, its pods, its end, and what it waits for."""
+"""A job that started with its minimum: its size, pods, completion, and waiting replicas."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def more(world: World, count: int, **placement: int) -> None:
     world.settle()
 
 
-def test_status_names_replicas_that_wait() -> None:
+def test_status_reports_waiting_replicas() -> None:
     world = started(of_four())
     assert len(world.pods) == 2
     assert world.memory.message.startswith("2 of 4 replicas are admitted; 2 more wait for capacity")
@@ -69,7 +69,7 @@ def test_status_names_replicas_that_wait() -> None:
     assert world.memory.message == "4 of 4 replicas are running"
 
 
-def test_the_others_join_where_they_are_sent_and_nobody_starts_again() -> None:
+def test_rest_joins_on_assigned_nodes_without_restarts() -> None:
     world = started(of_four(), placement={"worker": {"n1": 2}})
     run(world)
     before = {name: pod["metadata"]["uid"] for name, pod in world.pods.items()}
@@ -79,7 +79,7 @@ def test_the_others_join_where_they_are_sent_and_nobody_starts_again() -> None:
     assert world.memory.charged_restarts == 0
 
 
-def test_tf_config_names_all_and_never_changes() -> None:
+def test_tf_config_names_all_replicas_and_does_not_change() -> None:
     job = v1_job(replicas("PS", 1), replicas("Worker", 3), scheduling=Scheduling(min_available=2))
     world = World(job)
     world.verdict = Admit(sizes={"ps": 1, "worker": 1})
@@ -97,7 +97,7 @@ def test_tf_config_names_all_and_never_changes() -> None:
     assert world.pods["mnist-worker-0"]["metadata"]["uid"] == uid
 
 
-def test_completes_when_all_replicas_of_the_document_have_ended() -> None:
+def test_completes_when_all_requested_replicas_have_ended() -> None:
     world = started(of_four())
     run(world)
     end(world, 0, 1)
@@ -111,7 +111,7 @@ def test_completes_when_all_replicas_of_the_document_have_ended() -> None:
 
 
 @pytest.mark.parametrize(("least", "failed", "expected"), [(1, 3, Phase.COMPLETED), (2, 3, Phase.FAILED)])
-def test_how_many_have_to_succeed_is_the_minimum(least: int, failed: int, expected: Phase) -> None:
+def test_minimum_number_of_replicas_must_succeed(least: int, failed: int, expected: Phase) -> None:
     ignore = Rule(events=frozenset({Event.POD_FAILED}), action=Action.IGNORE)
     world = started(of_four(least, rules=(ignore,)), 4)
     run(world)
@@ -124,7 +124,7 @@ UNKNOWN = Rule(events=frozenset({Event.UNKNOWN}), action=Action.ABORT_JOB)
 
 
 @pytest.mark.parametrize(("least", "aborted"), [(2, False), (3, True), (4, True)])
-def test_unknown_is_less_than_the_minimum_running(least: int, aborted: bool) -> None:
+def test_unknown_event_occurs_when_fewer_than_minimum_run(least: int, aborted: bool) -> None:
     world = started(of_four(least, rules=(UNKNOWN,)), 4)
     for index in (0, 1):
         pod = world.pod(f"worker-{index}")
@@ -136,7 +136,7 @@ def test_unknown_is_less_than_the_minimum_running(least: int, aborted: bool) -> 
     assert (world.memory.phase in (Phase.ABORTING, Phase.ABORTED)) is aborted
 
 
-def test_those_beyond_the_minimum_may_wait_for_a_node_as_long_as_it_takes() -> None:
+def test_replicas_beyond_minimum_have_no_schedule_timeout() -> None:
     world = started(of_four(2), 4, schedules=False)
     for index in (0, 1):
         pod = world.pod(f"worker-{index}")
@@ -148,7 +148,7 @@ def test_those_beyond_the_minimum_may_wait_for_a_node_as_long_as_it_takes() -> N
     assert (world.memory.phase, world.memory.requeues, len(world.pods)) == (Phase.RUNNING, 0, 4)
 
 
-def test_fewer_than_the_minimum_give_their_place_back() -> None:
+def test_gang_below_minimum_releases_admission_at_schedule_timeout() -> None:
     world = started(of_four(3), 4, schedules=False)
     for index in (0, 1):
         pod = world.pod(f"worker-{index}")
@@ -160,7 +160,7 @@ def test_fewer_than_the_minimum_give_their_place_back() -> None:
     assert (world.memory.reason, world.memory.requeues) == ("ScheduleTimeout", 1)
 
 
-def test_one_of_them_that_is_replaced_does_not_wait_for_the_others() -> None:
+def test_restart_does_not_wait_for_replicas_beyond_minimum() -> None:
     again = Rule(events=frozenset({Event.POD_FAILED}), action=Action.RESTART_JOB)
     world = started(of_four(rules=(again,)))
     run(world)
@@ -170,7 +170,7 @@ def test_one_of_them_that_is_replaced_does_not_wait_for_the_others() -> None:
     assert world.memory.phase is Phase.RUNNING
 
 
-def test_a_document_that_asks_for_less_has_no_one_waiting() -> None:
+def test_lowering_replicas_to_started_size_ends_waiting() -> None:
     world = started(of_four())
     run(world)
     world.scale("worker", 2)

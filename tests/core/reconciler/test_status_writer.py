@@ -1,4 +1,4 @@
-"""What a job's status says in the words of its dialect, and the algebra of v1's conditions."""
+"""The status of a job in its dialect, and how v1's conditions change."""
 
 from __future__ import annotations
 
@@ -74,19 +74,19 @@ def test_each_condition_updates_earlier_conditions(steps: Any, expected: Any) ->
     assert brief(after(*steps)) == expected
 
 
-def test_a_condition_keeps_its_time_and_its_place_while_it_stands() -> None:
+def test_unchanged_condition_keeps_times_and_position() -> None:
     first, later = after(RUN), after(RUN, RUN, RUN)
     assert first == later
 
 
-def test_a_condition_of_the_operator_keeps_its_message_while_it_stands() -> None:
-    """As with the operator: the same status and reason change nothing."""
+def test_operator_condition_keeps_message_if_status_and_reason_are_equal() -> None:
+    """As in the original operator, an equal status and reason change nothing."""
     changed = after((Phase.FAILED, "one"), (Phase.FAILED, "two"))[-1]
     assert changed["message"] == "TFJob default/mnist has failed: one."
     assert changed["lastUpdateTime"] == changed["lastTransitionTime"] == "2027-01-15T08:00:00Z"
 
 
-def test_a_new_message_of_a_condition_of_our_own_is_an_update_and_no_transition() -> None:
+def test_new_message_of_admitted_condition_is_not_a_transition() -> None:
     status = Status(phase=Phase.PENDING, reason="WaitingForCapacity", message="one")
     listed = build_conditions(JOB, status, (), START)
     changed = build_conditions(JOB, replace(status, message="two"), listed, START + 1)[0]
@@ -109,13 +109,13 @@ def test_keeps_foreign_conditions() -> None:
 
 @pytest.mark.parametrize("make", [v1_job, v1alpha1_job, volcano_job])
 @pytest.mark.parametrize("junk", [5, "x", {}, {"type": "x"}, [None, 5, "x", []], [{}, {"type": ["x"], "status": {}}]])
-def test_a_status_that_another_controller_left_stops_no_job(make: Any, junk: Any) -> None:
+def test_malformed_status_of_another_controller_does_not_stop_job(make: Any, junk: Any) -> None:
     fields = ("conditions", "replicaStatuses", "phase", "state", "startTime", "runningDuration", "taskStatusCount")
     plan = reconcile(make(), observed(make(), status=dict.fromkeys(fields, junk)))
     assert written(plan)["tfDist"]["reason"] == "Admitted"
 
 
-def test_whether_the_gang_has_its_place_comes_first_and_says_why_not() -> None:
+def test_admitted_condition_is_first_and_has_wait_reason() -> None:
     world = World(JOB)
     world.verdict = WAIT
     world.settle()
@@ -145,7 +145,7 @@ def run(job: Job, **codes: int) -> World:
     return world
 
 
-def test_v1_counts_pods_of_each_type_under_its_own_name() -> None:
+def test_v1_replica_statuses_count_pods_by_type() -> None:
     status = run(v1_job(replicas("PS", 1), replicas("Worker", 2)), worker_1=0).status
     prefix = "training.kubeflow.org/"
     selector = f"{prefix}job-name=mnist,{prefix}operator-name=tfjob-controller,{prefix}replica-type="
@@ -176,7 +176,7 @@ def test_v1alpha1_phases_and_states(phase: Phase, expected: tuple[str, str]) -> 
 
 @pytest.mark.parametrize("phase", list(Phase))
 @pytest.mark.parametrize("make", [v1_job, v1alpha1_job, volcano_job])
-def test_every_phase_has_words_in_every_dialect(make: Any, phase: Phase) -> None:
+def test_every_phase_is_written_in_every_dialect(make: Any, phase: Phase) -> None:
     status = Status(phase=phase, reason="why", message="because", since=START)
     told = written_status(make(), status)
     job = make()
@@ -195,7 +195,7 @@ def test_every_phase_has_words_in_every_dialect(make: Any, phase: Phase) -> None
     assert outcome == (None if kind is None else ended)
 
 
-def test_v1alpha1_lists_the_states_of_each_replica_set() -> None:
+def test_v1alpha1_lists_states_of_each_replica_type() -> None:
     status = run(v1alpha1_job(), ps_1=1).status
     states = [(r["tf_replica_type"], r["state"], r["ReplicasStates"]) for r in status["replicaStatuses"]]
     assert states == [
@@ -205,7 +205,7 @@ def test_v1alpha1_lists_the_states_of_each_replica_set() -> None:
     ]
 
 
-def test_volcano_says_how_it_ended_with_final_counts() -> None:
+def test_volcano_status_has_final_state_and_counts() -> None:
     status = run(volcano_job(), worker_0=0, worker_1=1).status
     told = {key: value for key, value in status.items() if key not in ("tfDist", "conditions")}
     message = "no policy answers the failure of worker-1, and all other replicas that could end have ended"
@@ -241,7 +241,7 @@ def test_ready_counts_replicas_of_every_type() -> None:
 
 
 @pytest.mark.parametrize(("phase", "type_"), [(Phase.RUNNING, "Running"), (Phase.COMPLETED, "Succeeded")])
-def test_v1alpha1_has_the_conditions_that_kubectl_waits_for(phase: Phase, type_: str) -> None:
+def test_v1alpha1_has_conditions_for_kubectl_wait(phase: Phase, type_: str) -> None:
     told = written_status(v1alpha1_job(), Status(phase=phase))
     assert [one["type"] for one in told["conditions"] if one["status"] == "True"][-1] == type_
 
@@ -249,8 +249,8 @@ def test_v1alpha1_has_the_conditions_that_kubectl_waits_for(phase: Phase, type_:
 @pytest.mark.parametrize(
     ("make", "definition"), [(v1_job, tfjobs), (v1alpha1_job, tfjobs), (volcano_job, volcano_jobs)]
 )
-def test_kubectl_explains_every_field_of_the_status(make: Any, definition: Any) -> None:
-    """``kubectl explain tfjob.status`` shows what the definition describes."""
+def test_crd_describes_every_status_field(make: Any, definition: Any) -> None:
+    """``kubectl explain tfjob.status`` shows these descriptions."""
     full = Status(
         phase=Phase.FAILED,
         reason="why",

@@ -1,4 +1,4 @@
-"""Which changes of a job's memory are written at once, and which are gathered."""
+"""Which changes of a job's memory are written immediately, and which are batched."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from tf_dist.core.reconciler.reconcile import CREATED_WITHIN, SHOWN_WITHIN, WAIT
 
 
 def gathering(workers: int = 8) -> World:
-    """A job of many workers whose pods have all been made."""
+    """A job with many workers whose pods are all created."""
     world = World(v1_job(replicas("Worker", workers), success=(SuccessRule(type="worker"),)), gathers=True)
     world.settle()
     assert world.writes == 1
     return world
 
 
-def test_only_the_status_is_written_while_other_jobs_wait_for_theirs() -> None:
+def test_status_only_reconcile_writes_only_status() -> None:
     job = v1_job(replicas("Worker", 2), success=(SuccessRule(type="worker"),))
     verdict = Admit(placement={"worker": {"a": 2}}, sizes={"worker": 2})
     first = reconcile(job, Observed(now=100.0, verdict=verdict, status_only=True))
@@ -45,7 +45,7 @@ def test_only_the_status_is_written_while_other_jobs_wait_for_theirs() -> None:
     assert sum(isinstance(action, Create) and action.body["kind"] == "Pod" for action in after.actions) == 2
 
 
-def test_what_is_said_of_a_document_once_is_said_where_only_the_status_is_written() -> None:
+def test_status_only_reconcile_emits_same_events_about_document() -> None:
     document = volcano()
     document["spec"]["schedulerName"] = "volcano"
     job = read(document)
@@ -56,21 +56,21 @@ def test_what_is_said_of_a_document_once_is_said_where_only_the_status_is_writte
     assert "SchedulerNameNotUsed" in notes[0]
 
 
-def test_pods_that_start_one_by_one_cost_two_writes() -> None:
+def test_pods_that_start_one_by_one_cause_two_writes() -> None:
     world = gathering()
     for pod in list(world.pods.values()):
         world.now += 0.1
         world.run(pod)
         world.settle()
     assert world.memory.phase is Phase.RUNNING
-    assert world.writes == 3  # the one of its admission, the first pod that runs, and the last
+    assert world.writes == 3  # for the admission, the first running pod, and the last running pod
     assert world.look().wake_at is None
     assert world.memory.counts["worker"].ready == 8
     assert world.memory.message == "8 of 8 replicas are running"
     assert len(world.memory.observed_replicas) == 8
 
 
-def test_pods_that_end_one_by_one_cost_one_write_with_the_end_of_the_job() -> None:
+def test_pods_that_end_one_by_one_cause_one_write_at_end_of_job() -> None:
     world = gathering()
     for pod in list(world.pods.values()):
         world.run(pod)
@@ -84,7 +84,7 @@ def test_pods_that_end_one_by_one_cost_one_write_with_the_end_of_the_job() -> No
     assert world.writes == before + 1
 
 
-def test_created_pods_are_written_with_the_next_change_or_after_a_minute() -> None:
+def test_created_pods_are_written_after_one_minute() -> None:
     world = World(v1_job(replicas("Worker", 8), success=(SuccessRule(type="worker"),)), gathers=True)
     world.schedules = False
     world.settle()
@@ -116,7 +116,7 @@ def test_displayed_fields_are_written_within_ten_seconds() -> None:
     assert (world.writes, len(world.memory.succeeded)) == (3, 1)
 
 
-def test_last_replica_that_becomes_ready_is_written_at_once() -> None:
+def test_last_ready_replica_is_written_immediately() -> None:
     world = gathering()
     for pod in world.pods.values():
         world.run(pod)
@@ -124,7 +124,7 @@ def test_last_replica_that_becomes_ready_is_written_at_once() -> None:
     assert world.memory.counts["worker"].ready == 8
 
 
-def test_a_change_after_a_quiet_time_is_written_at_once() -> None:
+def test_change_after_quiet_time_is_written_immediately() -> None:
     world = gathering()
     first, second, *_ = world.pods.values()
     world.run(first)
@@ -139,7 +139,7 @@ def test_a_change_after_a_quiet_time_is_written_at_once() -> None:
 
 
 def waiting(rank: int) -> World:
-    """A job that waits, and so many before it."""
+    """A waiting job with this rank in the queue."""
     world = World(v1_job(), gathers=True)
     world.verdict = replace(WAIT, message="2 free", rank=rank)
     world.settle()
@@ -147,7 +147,7 @@ def waiting(rank: int) -> World:
     return world
 
 
-def test_why_a_job_waits_is_put_into_other_words_the_later_the_more_jobs_are_before_it() -> None:
+def test_delay_of_wait_message_grows_with_rank() -> None:
     world = waiting(10_000)
     first, world.verdict = world.last_written, replace(WAIT, message="1 free", rank=10_000)
     assert first is not None
@@ -163,7 +163,7 @@ def test_why_a_job_waits_is_put_into_other_words_the_later_the_more_jobs_are_bef
 
 
 @pytest.mark.parametrize("rank", [0, 2], ids=["another gang scheduler decides", "it has come to the front"])
-def test_why_a_job_at_the_front_waits_is_reworded_within_ten_seconds(rank: int) -> None:
+def test_wait_message_at_front_is_updated_within_ten_seconds(rank: int) -> None:
     world = waiting(10_000)
     world.verdict = replace(WAIT, message="position 2", rank=rank)
     plan = world.settle()
@@ -175,14 +175,14 @@ def test_why_a_job_at_the_front_waits_is_reworded_within_ten_seconds(rank: int) 
     assert world.memory.message == "position 2"
 
 
-def test_another_reason_to_wait_is_written_at_once() -> None:
+def test_new_wait_reason_is_written_immediately() -> None:
     world = waiting(10_000)
     world.verdict = replace(WAIT, reason=Reason.NEVER_FITS, message="2 free", rank=10_000)
     world.settle()
     assert (world.writes, world.memory.reason) == (2, "NeverFits")
 
 
-def test_admission_is_written_with_a_gathered_message() -> None:
+def test_admission_is_written_after_batched_message() -> None:
     world = waiting(10_000)
     world.verdict = replace(WAIT, message="1 free", rank=10_000)
     world.settle()
@@ -192,8 +192,8 @@ def test_admission_is_written_with_a_gathered_message() -> None:
     assert world.memory.reason == "Admitted"
 
 
-def test_unwritten_status_is_known_while_the_controller_lives() -> None:
-    """A pod that came and went between two writes was taken away: it is not simply made again."""
+def test_unwritten_status_is_used_while_controller_runs() -> None:
+    """A pod that was created and removed between two writes counts as evicted, not as never created."""
     world = gathering()
     assert world.memory.observed_replicas == frozenset()
     pod = world.pod("worker-1")
@@ -203,7 +203,7 @@ def test_unwritten_status_is_known_while_the_controller_lives() -> None:
 
 
 @pytest.mark.parametrize("kind", ["TFJob", "Job"])
-def test_the_memory_is_found_where_a_pruned_status_carries_it(kind: str) -> None:
+def test_embedded_memory_is_read_from_pruned_status(kind: str) -> None:
     written = reconcile(v1_job(), Observed(now=10.0)).actions[0]
     assert isinstance(written, WriteStatus)
     both = with_embedded_memory(written.status, kind)
@@ -216,13 +216,13 @@ def test_the_memory_is_found_where_a_pruned_status_carries_it(kind: str) -> None
 
 
 @pytest.mark.parametrize("text", ["", "{", "null", "3", '"x"', "[" * 100_000, "9" * 1_000_000])
-def test_a_condition_that_is_no_memory_counts_as_none(text: str) -> None:
+def test_invalid_embedded_memory_is_ignored(text: str) -> None:
     broken = {"status": {"conditions": [{"type": MEMORY_CONDITION, "status": "Unknown", "message": text}]}}
     assert load_status(stored_status(broken)).phase is Phase.PENDING
 
 
 def told(world: World) -> list[str]:
-    """The events of what happens next."""
+    """The reasons of the next Events."""
     found = []
     while True:
         plan = world.look()
@@ -231,7 +231,7 @@ def told(world: World) -> list[str]:
             return found
 
 
-def test_people_are_told_what_they_would_not_expect() -> None:
+def test_emits_events_only_for_unexpected_changes() -> None:
     world = World(v1_job(success=(SuccessRule(type="worker"),)))
     assert told(world) == []
     for pod in list(world.pods.values()):
@@ -242,7 +242,7 @@ def test_people_are_told_what_they_would_not_expect() -> None:
     assert told(world) == ["PodFailed", "ExitedWithCode", "TFJobFailed"]
 
 
-def test_people_are_told_that_a_gang_waits_and_that_it_waits_no_longer() -> None:
+def test_emits_events_when_gang_waits_and_when_it_is_admitted() -> None:
     world = World(v1_job())
     world.verdict = WAIT
     assert told(world) == [WAIT.reason]

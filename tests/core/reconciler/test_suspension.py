@@ -25,7 +25,7 @@ from tf_dist.core.model.status import Phase
 
 
 @pytest.mark.parametrize("make", [v1_job, v1alpha1_job, volcano_job])
-def test_suspension_is_free_however_often(make: Any) -> None:
+def test_repeated_suspension_charges_no_restarts(make: Any) -> None:
     world = started(make())
     for _ in range(5):
         world.suspend(True)
@@ -40,7 +40,7 @@ def test_suspension_is_free_however_often(make: Any) -> None:
     assert world.memory.total_restarts == 0
 
 
-def test_the_deadline_starts_anew_with_a_resume() -> None:
+def test_resume_restarts_deadline() -> None:
     world = started(v1_job(policy=RunPolicy(active_deadline=100)))
     world.now += 90
     world.suspend(True)
@@ -51,7 +51,7 @@ def test_the_deadline_starts_anew_with_a_resume() -> None:
     assert plan.wake_at == pytest.approx(world.now + 100, rel=0, abs=1e-3)
 
 
-def test_a_resume_waits_for_its_place_and_for_the_old_pods_to_be_gone() -> None:
+def test_resume_waits_for_admission_and_until_old_pods_are_gone() -> None:
     world = started(v1_job())
     world.suspend(True)
     world.step()
@@ -66,7 +66,7 @@ def test_a_resume_waits_for_its_place_and_for_the_old_pods_to_be_gone() -> None:
     assert {pod["metadata"]["labels"]["tf-dist.dev/attempt"] for pod in world.pods.values()} == {"2.0.0"}
 
 
-def test_a_job_that_its_policy_aborted_goes_on_only_when_this_very_attempt_is_resumed() -> None:
+def test_aborted_job_resumes_only_if_its_current_attempt_is_named() -> None:
     rule = Rule(events=FAILED, action=Action.ABORT_JOB)
     world = started(volcano_job(rules=(rule,)))
     end(world, "worker-0", 1)

@@ -1,4 +1,4 @@
-"""Deadlines, times to live, timeouts of policies, and pauses."""
+"""Deadlines, TTLs, policy timeouts and backoffs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from tf_dist.core.model.reasons import OutcomeKind
 from tf_dist.core.model.status import Phase, outcome_kind
 
 
-def test_a_deadline_fires_on_time_and_counts_from_admission() -> None:
+def test_deadline_starts_at_admission_and_fires_on_time() -> None:
     world = World(v1_job(policy=RunPolicy(active_deadline=100)))
     world.verdict = WAIT
     world.settle()
@@ -56,14 +56,12 @@ def test_a_deadline_fires_on_time_and_counts_from_admission() -> None:
     assert not world.pods, "what the limit was set for has to stop, whatever the clean-up policy"
 
 
-BEFORE, AFTER = 99, 101  # seconds, of a job that may be active for 100
+BEFORE, AFTER = 99, 101  # seconds; the deadline is 100
 
 
 @pytest.mark.parametrize(("at", "phase"), [(BEFORE, Phase.COMPLETED), (AFTER, Phase.FAILED)])
 @pytest.mark.parametrize("make", [v1_job, v1alpha1_job, volcano_job])
-def test_replicas_that_succeeded_before_the_deadline_complete_a_job_that_is_looked_at_later(
-    make: Any, at: float, phase: Phase
-) -> None:
+def test_late_reconcile_compares_end_of_replicas_with_deadline(make: Any, at: float, phase: Phase) -> None:
     world = started(make(policy=RunPolicy(active_deadline=100)) if make is not volcano_job else volcano_with(100))
     world.now += at
     for pod in world.pods.values():
@@ -91,7 +89,7 @@ def volcano_with(deadline: float) -> Job:
         (NEVER, 3, AFTER, "DeadlineExceeded"),
     ],
 )
-def test_a_failure_before_the_deadline_that_ends_the_job_is_its_reason_though_it_is_looked_at_later(
+def test_late_reconcile_reports_failure_before_deadline_as_reason(
     rules: tuple[Rule, ...], code: int, at: float, reason: str
 ) -> None:
     world = started(v1_job(replicas("Worker", 2, rules=rules), policy=RunPolicy(active_deadline=100)))
@@ -102,7 +100,7 @@ def test_a_failure_before_the_deadline_that_ends_the_job_is_its_reason_though_it
     assert ended(world) == (Phase.FAILED, reason)
 
 
-def test_one_replica_that_had_not_finished_by_the_deadline_fails_the_job() -> None:
+def test_replica_that_ends_after_deadline_fails_job() -> None:
     all_workers = (SuccessRule(type="worker"),)
     world = started(v1_job(replicas("Worker", 2), success=all_workers, policy=RunPolicy(active_deadline=100, ttl=50.0)))
     world.now += BEFORE
@@ -123,15 +121,13 @@ def deadlines(world: World) -> dict[str, int | None]:
     ("placement", "own", "seconds"),
     [
         ({"worker": {"n1": 1}}, None, 160),
-        # A gang that was admitted without nodes: what it may wait for them is added.
+        # For a gang that is admitted without nodes, the schedule timeout is added.
         ({}, None, 160 + DEFAULT_SCHEDULE_TIMEOUT),
         ({"worker": {"n1": 1}}, 30, 30),
         ({"worker": {"n1": 1}}, 9000, 160),
     ],
 )
-def test_the_kubelet_ends_pods_of_a_job_that_has_no_driver_at_its_deadline(
-    placement: dict[str, dict[str, int]], own: int | None, seconds: int
-) -> None:
+def test_pods_get_active_deadline_from_job(placement: dict[str, dict[str, int]], own: int | None, seconds: int) -> None:
     spec = {} if own is None else {"activeDeadlineSeconds": own}
     workers = replicas("Worker", 1, template=template(**spec))
     world = World(v1_job(workers, policy=RunPolicy(active_deadline=100)))
@@ -140,7 +136,7 @@ def test_the_kubelet_ends_pods_of_a_job_that_has_no_driver_at_its_deadline(
     assert deadlines(world) == {"mnist-worker-0": seconds}
 
 
-def test_a_pod_that_comes_later_has_what_is_left_of_the_deadline() -> None:
+def test_later_pod_gets_remaining_deadline() -> None:
     world = started(v1_job(replicas("Worker", 2, rules=ON_FAILURE), policy=RunPolicy(active_deadline=100)))
     world.now += 40
     lose(world, "worker-1")
@@ -148,8 +144,8 @@ def test_a_pod_that_comes_later_has_what_is_left_of_the_deadline() -> None:
     assert deadlines(started(v1_job())) == dict.fromkeys(started(v1_job()).pods)
 
 
-def test_a_pod_that_outlives_the_deadline_that_it_was_created_with_is_no_failure() -> None:
-    """The job's was raised since: a pod's own can only be lowered."""
+def test_pod_that_exceeds_its_outdated_deadline_is_disrupted() -> None:
+    """The deadline of the job was raised, but the deadline of an existing pod can only be lowered."""
     world = started(v1_job(replicas("Worker", 2), policy=RunPolicy(active_deadline=100)))
     world.job = replace(world.job, run_policy=RunPolicy(active_deadline=1000))
     world.now += 460
@@ -179,7 +175,7 @@ def waits(world: World, replica: str, reason: str) -> None:
         ("ContainerCreating", OutcomeKind.START_TIMEOUT),
     ],
 )
-def test_a_job_that_has_its_place_and_does_not_run_in_time_gives_it_up(reason: str, kind: OutcomeKind) -> None:
+def test_admitted_job_that_does_not_run_in_time_fails(reason: str, kind: OutcomeKind) -> None:
     world = World(v1_job(policy=RunPolicy(startup_timeout=600)))
     world.verdict = WAIT
     world.settle()
@@ -198,7 +194,7 @@ def test_a_job_that_has_its_place_and_does_not_run_in_time_gives_it_up(reason: s
     assert "did not run within 600 s" in world.memory.message
 
 
-def test_a_driver_that_comes_late_finds_a_job_that_runs() -> None:
+def test_late_reconcile_does_not_apply_startup_timeout_to_running_job() -> None:
     world = World(v1_job(policy=RunPolicy(startup_timeout=600)))
     world.settle()
     for pod in world.pods.values():
@@ -232,7 +228,7 @@ def test_time_without_nodes_counts_as_waiting() -> None:
 
 
 @given(st.floats(1e9, 4e9), st.floats(0, 1e6))
-def test_at_the_moment_a_pass_asks_to_be_woken_it_acts(now: float, limit: float) -> None:
+def test_reconcile_acts_at_its_planned_wake_time(now: float, limit: float) -> None:
     world = World(v1_job(policy=RunPolicy(active_deadline=limit, ttl=limit)))
     world.now = round(now, 6)
     while (plan := world.settle()).wake_at is not None:
@@ -241,7 +237,7 @@ def test_at_the_moment_a_pass_asks_to_be_woken_it_acts(now: float, limit: float)
     assert world.job_gone
 
 
-def test_a_finished_job_is_deleted_when_its_time_to_live_is_over() -> None:
+def test_finished_job_is_deleted_at_end_of_ttl() -> None:
     world = started(v1_job(policy=RunPolicy(ttl=60)))
     end(world, "worker-0")
     world.now += 59.999999
@@ -250,7 +246,7 @@ def test_a_finished_job_is_deleted_when_its_time_to_live_is_over() -> None:
     assert world.look().actions == (DeleteJob(),)
 
 
-def test_a_job_whose_last_pod_outlives_its_time_to_live_is_deleted_at_once() -> None:
+def test_job_whose_last_pod_outlives_ttl_is_deleted_immediately() -> None:
     world = started(v1_job(policy=RunPolicy(ttl=60, clean_pods=CleanPodPolicy.ALL)))
     world.end(world.pods["mnist-worker-0"], 0)
     world.step()
@@ -262,7 +258,7 @@ def test_a_job_whose_last_pod_outlives_its_time_to_live_is_deleted_at_once() -> 
     assert plan.actions[-1] == DeleteJob()
 
 
-def test_a_pod_that_is_pending_too_long_is_answered_when_its_timeout_is_over() -> None:
+def test_pending_pod_policy_acts_at_its_timeout() -> None:
     rule = Rule(events=frozenset({Event.POD_PENDING}), action=Action.ABORT_JOB, timeout=60)
     world = World(volcano_job(rules=(rule,)))
     plan = world.settle()
@@ -273,7 +269,7 @@ def test_a_pod_that_is_pending_too_long_is_answered_when_its_timeout_is_over() -
 
 
 @given(st.floats(1e9, 4e9), st.floats(0.000001, 1e6))
-def test_a_pause_is_stored_as_exactly_as_it_is_kept(now: float, base: float) -> None:
+def test_backoff_is_stored_exactly(now: float, base: float) -> None:
     policy = RunPolicy(backoff=Backoff(base=base, healthy=1e9))
     world = World(v1_job(replicas("Worker", 1, rules=ON_FAILURE), policy=policy))
     world.now = round(now, 6)

@@ -1,4 +1,4 @@
-"""The list of transition rules: its rows agree with the phases of a job, and the first rule that applies decides."""
+"""The transition rules: they agree with the phases of a job, and the first rule that applies decides."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from tf_dist.core.reconciler.transitions import TRANSITION_RULES, TransitionCycl
 # -- the list -----------------------------------------------------------------------------------------------------
 
 
-def test_the_rows_lead_exactly_where_a_job_may_go() -> None:
-    """Read from the rows or from the table of phases, it is the same graph."""
+def test_rules_lead_exactly_to_allowed_transitions() -> None:
+    """The rules and the table of phases define the same graph."""
     edges = {(phase, to) for rule in TRANSITION_RULES for phase in rule.phases for to in rule.leads_to}
     allowed = {(phase, to) for phase, following in ALLOWED_TRANSITIONS.items() for to in following}
     stops = next(rule for rule in TRANSITION_RULES if rule.name == "finish_stopping")
-    # One row for three ways to stop: each phase has its own end, and the table says which.
+    # One rule covers three ways to stop. The table has the end of each phase.
     crossed = {(phase, to) for phase in stops.phases for to in stops.leads_to} - allowed
     assert {(phase, to) for phase, to in edges - crossed if phase is not to} == {(a, b) for a, b in allowed if a != b}
     assert len(crossed) == 6
 
 
-def test_every_row_can_lead_somewhere_from_each_of_its_phases() -> None:
+def test_every_rule_has_allowed_transition_from_each_of_its_phases() -> None:
     for rule in TRANSITION_RULES:
         assert rule.phases, rule.name
         for phase in rule.phases:
@@ -50,11 +50,11 @@ def test_every_row_can_lead_somewhere_from_each_of_its_phases() -> None:
     assert len(names) == len(set(names))
 
 
-def test_no_rule_applies_to_a_job_that_is_over() -> None:
+def test_no_rule_applies_to_finished_job() -> None:
     assert not [rule.name for rule in TRANSITION_RULES if rule.phases & TERMINAL]
 
 
-def test_rules_that_undo_each_other_are_an_error_that_names_them() -> None:
+def test_cycle_of_rules_raises_with_their_names() -> None:
     def run(s: ReconcileContext) -> Status:
         return s.status.with_phase(Phase.RUNNING, s.now, "Up", "it runs")
 
@@ -69,7 +69,7 @@ def test_rules_that_undo_each_other_are_an_error_that_names_them() -> None:
         apply_transitions(read_context(mnist(), Status(), Observed(now=START)), rules)
 
 
-def test_a_rule_that_changes_the_status_each_time_without_a_change_of_phase_is_a_cycle_too() -> None:
+def test_rule_that_always_changes_status_is_a_cycle() -> None:
     def count(s: ReconcileContext) -> Status:
         return replace(s.status, requeues=s.status.requeues + 1)
 
@@ -77,7 +77,7 @@ def test_a_rule_that_changes_the_status_each_time_without_a_change_of_phase_is_a
         apply_transitions(read_context(mnist(), Status(), Observed(now=START)), (TransitionRule(count, LIVE),))
 
 
-def test_twice_as_many_rules_in_one_pass_as_a_job_has_phases_are_no_cycle() -> None:
+def test_many_rules_in_one_reconcile_are_not_a_cycle() -> None:
     def step(number: int) -> TransitionRule:
         def once(s: ReconcileContext) -> Status | None:
             return replace(s.status, requeues=number + 1) if s.status.requeues == number else None
@@ -89,7 +89,7 @@ def test_twice_as_many_rules_in_one_pass_as_a_job_has_phases_are_no_cycle() -> N
     assert after.status.requeues == 2 * len(Phase)
 
 
-def test_a_rule_that_leads_to_a_phase_which_its_row_does_not_name_is_an_error() -> None:
+def test_rule_that_leads_to_undeclared_phase_raises() -> None:
     def fail(s: ReconcileContext) -> Status:
         return s.status.with_phase(Phase.FAILED, s.now, "Broken", "it failed")
 
@@ -147,7 +147,7 @@ def preempted(world: World) -> None:
         (suspended, past_the_deadline, Phase.ABORTED, "Suspended"),
         (suspended, chief_done, Phase.ABORTED, "Suspended"),
         (suspended, worker_failed, Phase.ABORTED, "Suspended"),
-        # Containers say when they ended, so there the order matters: see test_time_limits.
+        # Containers report when they ended, so their order matters: see test_time_limits.
         (past_the_deadline, container_restarted, Phase.FAILED, "DeadlineExceeded"),
         (past_the_deadline, preempted, Phase.FAILED, "DeadlineExceeded"),
         (chief_done, worker_failed, Phase.COMPLETED, "JobSucceeded"),
@@ -162,7 +162,7 @@ def preempted(world: World) -> None:
 def test_precedence_of_simultaneous_changes(
     first: Happens, then: Happens, phase: Phase, reason: str, swapped: bool
 ) -> None:
-    """The order in which they are seen does not matter: each pass looks at what is there."""
+    """The order of the changes does not matter, because a reconcile reads the current state."""
     policy = RunPolicy(active_deadline=LIMIT, max_restarts=0)
     world = started(v1_job(replicas("Chief", 1, rules=ON_FAILURE), replicas("Worker", 1), policy=policy))
     assert world.memory.phase is Phase.RUNNING
@@ -177,7 +177,7 @@ def mnist() -> Job:
     return v1_job(replicas("Chief", 1, rules=ON_FAILURE), replicas("Worker", 1), policy=policy)
 
 
-def test_a_gang_that_has_all_its_nodes_counts_its_pauses_anew() -> None:
+def test_complete_gang_resets_requeue_backoff() -> None:
     world = World(mnist())
     world.schedules = False
     world.settle()
@@ -190,7 +190,7 @@ def test_a_gang_that_has_all_its_nodes_counts_its_pauses_anew() -> None:
     assert (world.memory.requeues, world.memory.not_before) == (0, 0.0)
 
 
-def test_a_job_that_cannot_succeed_any_more_says_so_rather_than_that_its_budget_is_spent() -> None:
+def test_impossible_success_takes_precedence_over_spent_budget() -> None:
     ps, worker = replicas("PS", 1, rules=ON_FAILURE), replicas("Worker", 1, rules=TOLERANT)
     world = started(v1_job(ps, worker, policy=RunPolicy(max_restarts=0)))
     world.restart_container(world.pods["mnist-ps-0"], 1)
@@ -199,7 +199,7 @@ def test_a_job_that_cannot_succeed_any_more_says_so_rather_than_that_its_budget_
     assert (world.memory.phase, world.memory.reason) == (Phase.FAILED, "PodFailed")
 
 
-def test_a_gang_that_is_preempted_when_its_pods_are_overdue_has_no_backoff() -> None:
+def test_gang_preempted_at_schedule_timeout_has_no_backoff() -> None:
     world = World(v1_job(scheduling=Scheduling(min_available=3)))
     world.schedules = False
     world.settle()
@@ -222,7 +222,7 @@ def test_a_gang_that_is_preempted_when_its_pods_are_overdue_has_no_backoff() -> 
     ],
 )
 @pytest.mark.parametrize("codes", [(3, 4), (4, 3)])
-def test_where_two_pods_ask_for_different_things_the_gravest_is_done_and_nothing_else(
+def test_only_most_severe_action_of_two_pods_is_taken(
     graver: Action,
     milder: Action,
     phase: Phase,
@@ -246,7 +246,7 @@ def test_where_two_pods_ask_for_different_things_the_gravest_is_done_and_nothing
 
 
 @pytest.mark.parametrize("graver", [Action.TERMINATE_JOB, Action.ABORT_JOB, Action.COMPLETE_JOB, Action.RESTART_JOB])
-def test_gravest_eviction_policy_decides_about_a_preemption(graver: Action) -> None:
+def test_most_severe_eviction_policy_applies_to_preemption(graver: Action) -> None:
     evicted = frozenset({Event.POD_EVICTED})
     tasks = [
         replicas(name, 1, rules=(Rule(events=evicted, action=action),))

@@ -1,4 +1,4 @@
-"""What a job used, and what of that was lost, through restarts, evictions, preemptions and its end."""
+"""The resources that a job used and lost, through restarts, evictions, preemptions and its end."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def checkpoint(world: World, at: float) -> None:
 
 
 def resume(world: World) -> None:
-    """The restarted pods run, at once."""
+    """The restarted pods run immediately."""
     world.settle()
     for pod in world.pods.values():
         world.run(pod)
     world.settle()
 
 
-def test_counts_waiting_and_holding_from_the_moment_of_admission() -> None:
+def test_counts_waiting_before_and_holding_after_admission() -> None:
     world = World(mirrored())
     world.verdict = WAIT
     world.settle()
@@ -61,7 +61,7 @@ def test_counts_waiting_and_holding_from_the_moment_of_admission() -> None:
     assert (later.waited, later.gpus.held, later.replicas.held) == (100, 480, 120)
 
 
-def test_keeps_all_that_a_successful_job_trained() -> None:
+def test_successful_job_loses_nothing() -> None:
     world = started(v1_job(with_gpus(4), replicas("PS", 1)))
     world.now += 100
     end(world, "worker-0")
@@ -72,11 +72,11 @@ def test_keeps_all_that_a_successful_job_trained() -> None:
     assert usage.goodput == pytest.approx(1, abs=0.02)
 
 
-def test_counts_the_work_since_the_start_as_lost_when_a_replica_is_taken_away() -> None:
+def test_evicted_replica_loses_work_since_start() -> None:
     world = started(mirrored())
     world.now += 100
     lose(world, "worker-1")
-    # The controller did not see the pod go, and has not seen it since: when it ended is not known.
+    # The controller did not observe the removal of the pod, so its end is unknown.
     assert world.memory.usage.gpus.lost == 0
     world = started(mirrored())
     world.now += 100
@@ -87,7 +87,7 @@ def test_counts_the_work_since_the_start_as_lost_when_a_replica_is_taken_away() 
     assert world.memory.usage.gpus == Spent(trained=400, lost=400)
 
 
-def test_counts_only_the_work_since_the_last_checkpoint_as_lost() -> None:
+def test_only_work_since_last_checkpoint_is_lost() -> None:
     world = started(mirrored())
     checkpoint(world, world.now + 70)
     world.now += 100
@@ -96,7 +96,7 @@ def test_counts_only_the_work_since_the_last_checkpoint_as_lost() -> None:
     assert world.memory.usage.gpus.trained == pytest.approx(400, abs=8)
 
 
-def test_counts_the_work_of_a_pod_that_a_kubelet_evicts() -> None:
+def test_counts_lost_work_of_pod_evicted_by_kubelet() -> None:
     world = started(mirrored())
     world.now += 100
     pod: Any = world.pod("worker-1")
@@ -105,7 +105,7 @@ def test_counts_the_work_of_a_pod_that_a_kubelet_evicts() -> None:
     assert world.memory.usage.gpus == Spent(trained=400, lost=400)
 
 
-def test_counts_nothing_twice() -> None:
+def test_lost_work_is_not_counted_twice() -> None:
     world = started(mirrored())
     world.now += 100
     end(world, "worker-1", code=1)
@@ -120,7 +120,7 @@ def test_counts_nothing_twice() -> None:
     assert world.memory.usage.gpus.lost == pytest.approx(lost + 200, abs=8)
 
 
-def test_a_checkpoint_of_an_earlier_attempt_saves_nothing_of_the_next() -> None:
+def test_checkpoint_of_earlier_attempt_saves_no_later_work() -> None:
     world = started(mirrored())
     checkpoint(world, world.now + 10)
     world.now += 100
@@ -133,7 +133,7 @@ def test_a_checkpoint_of_an_earlier_attempt_saves_nothing_of_the_next() -> None:
     assert world.memory.usage.gpus.lost == pytest.approx(before + 80, abs=8)
 
 
-def test_counts_the_work_of_a_whole_gang_that_is_preempted() -> None:
+def test_counts_lost_work_of_preempted_gang() -> None:
     world = started(mirrored())
     world.now += 100
     world.verdict = Preempt(by=None, message="for a job of a higher priority")
@@ -144,7 +144,7 @@ def test_counts_the_work_of_a_whole_gang_that_is_preempted() -> None:
     assert usage.until(world.now + 30).waited == 30
 
 
-def test_counts_restarts_of_a_container_by_the_kubelet() -> None:
+def test_counts_lost_work_of_kubelet_restarts() -> None:
     world = started(mirrored())
     pod: Any = world.pod("worker-0")
     begun = world.now
@@ -171,7 +171,7 @@ def test_counts_restarts_of_a_container_by_the_kubelet() -> None:
     assert usage.gpus.trained == pytest.approx(8 * (world.now - begun), abs=8)
 
 
-def test_counts_a_failed_run_though_the_job_has_succeeded_when_that_is_seen() -> None:
+def test_counts_failed_run_observed_after_job_succeeded() -> None:
     world = started(mirrored())
     pod: Any = world.pod("worker-0")
     ran = {"startedAt": format_micro_time(world.now), "finishedAt": format_micro_time(world.now + 100)}
@@ -194,7 +194,7 @@ def test_counts_a_failed_run_though_the_job_has_succeeded_when_that_is_seen() ->
     assert (usage.gpus.lost, usage.gpus.trained) == (400, pytest.approx(4 * (100 + 50 + 170)))
 
 
-def test_workers_beside_parameter_servers_that_go_on_lose_nothing() -> None:
+def test_failed_worker_with_parameter_servers_loses_nothing() -> None:
     world = started(v1_job(replicas("PS", 1, rules=ON_FAILURE), with_gpus(4)))
     world.now += 100
     end(world, "worker-1", code=1)
@@ -206,7 +206,7 @@ def test_workers_beside_parameter_servers_that_go_on_lose_nothing() -> None:
     assert world.memory.usage.replicas.lost == pytest.approx(1200, abs=8)
 
 
-def test_a_suspended_job_holds_nothing_and_loses_its_work() -> None:
+def test_suspended_job_holds_nothing_and_loses_its_work() -> None:
     world = started(mirrored())
     world.now += 100
     world.suspend(True)
@@ -221,7 +221,7 @@ def test_a_suspended_job_holds_nothing_and_loses_its_work() -> None:
     assert train(world, 10).until(world.now).waited == pytest.approx(10)
 
 
-def test_replicas_that_are_scaled_away_have_done_their_part() -> None:
+def test_scaled_down_replicas_lose_nothing() -> None:
     world = started(v1_job(replicas("PS", 1), replace(with_gpus(4, number=3), min_replicas=1)))
     world.now += 100
     world.scale("worker", 2)
@@ -229,6 +229,6 @@ def test_replicas_that_are_scaled_away_have_done_their_part() -> None:
     assert world.memory.usage.gpus.lost == 0
 
 
-def test_a_clock_that_was_ahead_makes_no_time_negative() -> None:
+def test_clock_set_back_does_not_make_usage_negative() -> None:
     usage = Usage(since=START + 100, replicas_held=1, gpus_held=8)
     assert usage.until(START) == usage

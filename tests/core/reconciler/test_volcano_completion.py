@@ -19,7 +19,7 @@ from tf_dist.core.model.job import (
 from tf_dist.core.model.status import Phase
 
 
-def test_a_worker_that_failed_beside_an_endless_parameter_server_ends_the_job_as_failed() -> None:
+def test_failed_worker_fails_job_when_other_workers_end() -> None:
     world = started(volcano_job())
     end(world, "worker-0", 1)
     assert world.memory.phase is Phase.RUNNING, "the other worker may still be of use"
@@ -28,7 +28,7 @@ def test_a_worker_that_failed_beside_an_endless_parameter_server_ends_the_job_as
     assert "worker-0" in world.memory.message
 
 
-def test_all_workers_done_complete_the_job_though_nobody_said_so() -> None:
+def test_job_without_policy_completes_when_all_workers_succeed() -> None:
     world = started(volcano_job(replicas("ps", 1, rules=()), replicas("worker", 2, rules=())))
     end(world, "worker-0")
     end(world, "worker-1")
@@ -47,7 +47,7 @@ def test_all_workers_done_complete_the_job_though_nobody_said_so() -> None:
         (0, 0, (1, 1, 1), Phase.COMPLETED),
     ],
 )
-def test_number_of_replicas_that_have_to_succeed(
+def test_required_number_of_succeeded_replicas(
     min_available: int, task_minimum: int, codes: tuple[int, ...], phase: Phase
 ) -> None:
     job = volcano_job(replicas("worker", 3, rules=(), min_replicas=task_minimum), min_available=min_available)
@@ -58,7 +58,7 @@ def test_number_of_replicas_that_have_to_succeed(
     assert world.memory.phase is phase
 
 
-def test_min_success_completes_at_once_and_fails_when_out_of_reach() -> None:
+def test_min_success_completes_immediately_and_fails_when_unreachable() -> None:
     job = volcano_job(replicas("worker", 3, rules=()), counting=CompletionByCounts(min_success=2))
     enough, short = started(job), started(job)
     end(enough, "worker-0")
@@ -71,7 +71,7 @@ def test_min_success_completes_at_once_and_fails_when_out_of_reach() -> None:
 
 
 @pytest.mark.parametrize(("any_", "pods"), [(False, 1), (True, 2)])
-def test_dependents_wait_until_what_they_depend_on_is_ready(any_: bool, pods: int) -> None:
+def test_dependents_wait_until_dependencies_are_ready(any_: bool, pods: int) -> None:
     specs = (
         replicas("ps", 1, rules=()),
         replicas("cache", 1, rules=(), depends=Dependency(on=("ps",))),
@@ -88,7 +88,7 @@ def test_dependents_wait_until_what_they_depend_on_is_ready(any_: bool, pods: in
     assert len(world.pods) == pods + 1
 
 
-def test_min_success_beyond_what_ends_by_itself_fails_the_job_and_says_so() -> None:
+def test_job_fails_if_min_success_exceeds_replicas_that_end() -> None:
     counting = CompletionByCounts(min_success=3)
     world = started(volcano_job(replicas("ps", 1, rules=()), replicas("worker", 2, rules=()), counting=counting))
     end(world, "worker-0")
@@ -97,7 +97,7 @@ def test_min_success_beyond_what_ends_by_itself_fails_the_job_and_says_so() -> N
     assert world.memory.message == "every replica that ends has ended, and too few have succeeded"
 
 
-def test_tasks_that_wait_in_a_row_for_one_that_failed_for_good_end_the_job() -> None:
+def test_chain_of_dependents_on_permanently_failed_task_fails_job() -> None:
     specs = (
         replicas("ps", 1, rules=()),
         replicas("cache", 1, rules=(), depends=Dependency(on=("ps", "unknown"))),
@@ -110,7 +110,7 @@ def test_tasks_that_wait_in_a_row_for_one_that_failed_for_good_end_the_job() -> 
     assert ended(world) == (Phase.FAILED, "PodFailed")
 
 
-def test_workers_that_wait_for_a_parameter_server_that_failed_for_good_end_the_job() -> None:
+def test_dependents_on_permanently_failed_parameter_server_fail_job() -> None:
     specs = (replicas("ps", 1, rules=()), replicas("worker", 1, rules=(), depends=Dependency(on=("ps",))))
     world = World(volcano_job(*specs))
     world.settle()
@@ -120,7 +120,7 @@ def test_workers_that_wait_for_a_parameter_server_that_failed_for_good_end_the_j
     assert "ps-0" in world.memory.message
 
 
-def test_a_volcano_job_is_pending_again_when_too_many_of_its_pods_are() -> None:
+def test_volcano_job_is_pending_when_too_few_pods_run() -> None:
     world = started(volcano_job(rules=(Rule(events=frozenset(), action=Action.ABORT_JOB),)))
     lose(world, "worker-1")
     assert world.memory.phase is Phase.PENDING

@@ -1,4 +1,4 @@
-"""What a Volcano job's restarts cost: failures of the same moment count once, and no failure is free twice."""
+"""The cost of a Volcano job's restarts: simultaneous failures count once, and later failures are charged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LIMIT = 3
 
 
 def restarting(action: Action) -> World:
-    """A job of three workers that stays Restarting: worker-0 is to start again, and its old pod does not stop."""
+    """A job of three workers that stays Restarting, because the old pod of worker-0 does not stop."""
     rules = (Rule(events=FAILED, action=action),)
     policy = RunPolicy(clean_pods=CleanPodPolicy.NONE, max_restarts=LIMIT, failures_count_together=True)
     world = started(volcano_job(replicas("worker", 3, rules=rules), run_policy=policy))
@@ -27,7 +27,7 @@ def restarting(action: Action) -> World:
 
 
 def fail(world: World, replica: str) -> None:
-    """The pod ends before any pass has seen it run, and the policy answers."""
+    """The pod fails before a reconcile observes it running, and the policy acts."""
     pod = world.pod(replica)
     world.run(pod)
     world.end(pod, 1)
@@ -35,7 +35,7 @@ def fail(world: World, replica: str) -> None:
 
 
 def make_anew(world: World, replica: str, *, behind: float = 0.0) -> None:
-    """The old pod is gone, and the new one is created; the API server's clock is so far behind the driver's."""
+    """The old pod is gone, and a new pod is created. The API server's clock is ``behind`` seconds behind."""
     if world.has(replica):
         world.remove(world.pod(replica))
     pause = world.memory.backoffs.get(replica)
@@ -47,13 +47,13 @@ def make_anew(world: World, replica: str, *, behind: float = 0.0) -> None:
 
 
 @pytest.mark.parametrize("behind", [0.0, 3.0, 3600.0])
-def test_failures_of_new_pods_are_charged_while_another_restart_is_under_way(behind: float) -> None:
-    """However few seconds lie between the restart and the new pod, and whatever the clocks say."""
+def test_failures_of_new_pods_are_charged_during_another_restart(behind: float) -> None:
+    """This holds for any time between the restart and the new pod, and for any clock skew."""
     world = restarting(Action.RESTART_POD)
     for spent in range(1, LIMIT + 1):
         assert (world.memory.phase, world.memory.charged_restarts) == (Phase.RESTARTING, spent)
         if spent == 1:
-            fail(world, "worker-1")  # of the moment of the first failure
+            fail(world, "worker-1")  # simultaneous with the first failure
             assert world.memory.charged_restarts == 1
         make_anew(world, "worker-1", behind=behind)
         fail(world, "worker-1")
@@ -62,8 +62,8 @@ def test_failures_of_new_pods_are_charged_while_another_restart_is_under_way(beh
 
 
 @pytest.mark.parametrize("ahead", [0.0, 3.0, 3600.0])
-def test_failures_of_old_pods_are_part_of_the_restart_under_way(ahead: float) -> None:
-    """Also where the API server's clock is ahead of the driver's, so that they seem to be younger than the restart."""
+def test_failures_of_old_pods_belong_to_current_restart(ahead: float) -> None:
+    """This also holds if the API server's clock is ahead, so that the pods seem younger than the restart."""
     world = restarting(Action.RESTART_POD)
     for replica in ("worker-1", "worker-2"):
         pod = world.pod(replica)
@@ -74,7 +74,7 @@ def test_failures_of_old_pods_are_part_of_the_restart_under_way(ahead: float) ->
 
 @pytest.mark.parametrize("behind", [0.0, 3600.0])
 @pytest.mark.parametrize("action", [Action.RESTART_TASK, Action.RESTART_JOB])
-def test_a_restart_of_all_leaves_no_old_pod_whose_failure_would_be_free(action: Action, behind: float) -> None:
+def test_failure_after_restart_of_all_pods_is_charged(action: Action, behind: float) -> None:
     world = restarting(action)
     world.settle()
     assert {one["metadata"]["labels"]["tf-dist.dev/attempt"] for one in world.pods.values()} != {"1.0.0"}

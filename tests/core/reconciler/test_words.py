@@ -1,4 +1,4 @@
-"""What a job says of its restarts: a success is not a failure, and an eviction is not one either."""
+"""Messages about restarts: successes and evictions are not called failures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def explain(world: World) -> tuple[Diagnosis, ...]:
     return diagnose(world.job, world.memory, tuple(view for view in views if view is not None), world.now)
 
 
-def test_a_success_that_its_restart_policy_restarts_is_not_called_a_failure() -> None:
+def test_success_restarted_by_restart_policy_is_not_called_failure() -> None:
     workers = replicas("Worker", 1, rules=ON_FAILURE, pod_restart_policy="Always")
     world = started(v1_job(workers, policy=RunPolicy(max_restarts=2)))
     for _ in range(3):
@@ -41,7 +41,7 @@ def test_a_success_that_its_restart_policy_restarts_is_not_called_a_failure() ->
     assert "kept failing" not in end.resolution
 
 
-def test_a_success_that_a_policy_restarts_is_not_called_a_failure() -> None:
+def test_success_restarted_by_volcano_policy_is_not_called_failure() -> None:
     rules = (Rule(events=frozenset({Event.TASK_COMPLETED}), action=Action.RESTART_JOB),)
     policy = RunPolicy(clean_pods=CleanPodPolicy.NONE, max_restarts=1, failures_count_together=True)
     world = started(volcano_job(replicas("worker", 1, rules=()), rules=rules, run_policy=policy))
@@ -63,7 +63,7 @@ def events(world: World) -> list[tuple[str, str]]:
     return [(one.reason, one.message) for one in world.look().actions if isinstance(one, EmitEvent)]
 
 
-def test_the_event_of_an_eviction_does_not_say_that_replicas_failed() -> None:
+def test_event_of_eviction_does_not_say_that_replicas_failed() -> None:
     world = started(v1_job())
     world.vanish(world.pods["mnist-worker-1"])
     found = dict(events(world))
@@ -73,7 +73,7 @@ def test_the_event_of_an_eviction_does_not_say_that_replicas_failed() -> None:
     assert condition["message"] == found["TFJobRestarting"]
 
 
-def test_the_end_by_an_eviction_does_not_say_that_replicas_failed() -> None:
+def test_event_of_job_ended_by_eviction_names_eviction() -> None:
     policy = RunPolicy(on_eviction=DisruptionPolicy.FAIL)
     world = started(v1_job(replicas("Worker", 2, rules=NEVER), policy=policy))
     pod = world.pods["mnist-worker-1"]
@@ -90,7 +90,7 @@ def test_the_end_by_an_eviction_does_not_say_that_replicas_failed() -> None:
         (JobKey("rival", "secret-model"), "", "a job of another namespace"),
     ],
 )
-def test_a_preempted_job_names_no_job_of_another_namespace(by: JobKey, queue: str, who: str) -> None:
+def test_preempted_job_does_not_name_job_of_other_namespace(by: JobKey, queue: str, who: str) -> None:
     world = started(v1_job())
     world.verdict = Preempt(by=by, queue=queue, message="its priority is higher (5 > 0)")
     found = dict(events(world))
@@ -102,7 +102,7 @@ def test_a_preempted_job_names_no_job_of_another_namespace(by: JobKey, queue: st
 
 
 def held(world: World, pod: dict[str, Any], finalizers: list[str], *, since: float) -> None:
-    """A pod of the attempt before that was asked to stop ``since`` seconds ago, and is still there."""
+    """A pod of the previous attempt still exists, and its grace period ended ``since`` seconds ago."""
     pod["metadata"] |= {"deletionTimestamp": "2027-01-15T08:00:00Z", "finalizers": finalizers}
     world.pods[pod["metadata"]["name"]] = pod
     world.now = pod_stops(pod) + since
@@ -116,8 +116,8 @@ def pod_stops(pod: dict[str, Any]) -> float:
 
 
 @pytest.mark.parametrize("since", [-10.0, 1000.0])
-def test_a_stopped_pod_that_a_finalizer_keeps_is_said_to_be_kept_by_it(since: float) -> None:
-    """Not its grace period, and not its node: no one has to check whether that is down."""
+def test_diagnosis_names_finalizer_that_keeps_stopped_pod(since: float) -> None:
+    """Neither the grace period nor the node is the cause, so nobody has to check the node."""
     world = started(v1_job(replicas("Worker", 1, rules=ON_FAILURE)))
     pod = world.pods["mnist-worker-0"]
     world.end(pod, 1)
@@ -135,7 +135,7 @@ def test_a_stopped_pod_that_a_finalizer_keeps_is_said_to_be_kept_by_it(since: fl
     assert "finalizer" in said[0].resolution
 
 
-def test_a_pod_that_still_runs_gets_its_grace_period_whatever_finalizers_it_has() -> None:
+def test_running_pod_with_finalizer_gets_its_grace_period() -> None:
     world = started(v1_job(replicas("Worker", 1, rules=ON_FAILURE)))
     pod = world.pods["mnist-worker-0"]
     lose(world, "worker-0")
@@ -144,8 +144,8 @@ def test_a_pod_that_still_runs_gets_its_grace_period_whatever_finalizers_it_has(
     assert said.resolution == "they get their grace period"
 
 
-def test_a_success_that_is_restarted_is_not_looked_for_in_a_log() -> None:
-    """While it waits for its next start, too."""
+def test_diagnosis_of_restarted_success_suggests_restart_policy() -> None:
+    """This also holds while the container waits for its next start."""
     world = started(v1_job(replicas("Worker", 1, rules=ON_FAILURE, pod_restart_policy="Always")))
     world.restart_container(world.pods["mnist-worker-0"], 0)
     status = world.pods["mnist-worker-0"]["status"]["containerStatuses"][0]

@@ -1,4 +1,4 @@
-"""Nodes and pods for the tests of room and place, written shortly or drawn by hypothesis."""
+"""Builders and Hypothesis strategies of nodes and pods for the placement tests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tf_dist.core.gang.placement.pod_sets import ABSENT, PodClass
 from tf_dist.core.gang.types import EXCLUSIVE_CAPACITY, ExclusiveResource, Node, PodSet, exclusive_resource
 
 GPU = "nvidia.com/gpu"
-# No test may fail because the machine is busy.
+# Tests must not fail because the machine is busy.
 PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 TAINT = {"key": "team", "value": "ads", "effect": "NoSchedule"}
 TOLERATION = {"key": "team", "operator": "Exists"}
@@ -42,7 +42,7 @@ def wants(room: NodeSnapshot, *members: PodSet) -> list[tuple[PodClass, int]]:
 
 
 def free(room: NodeSnapshot, name: str) -> dict[str, Decimal]:
-    """What is free on a node, of the resources that pods have requested."""
+    """The free amounts on a node of the resources that pods have requested."""
     room.ready()
     row = room.table.row[name]
     columns = [(resource, column) for resource, column in room.catalogue.columns.items() if column != ABSENT]
@@ -51,12 +51,12 @@ def free(room: NodeSnapshot, name: str) -> dict[str, Decimal]:
 
 
 def state(room: NodeSnapshot) -> dict[str, dict[str, Decimal]]:
-    """Everything that is free, by node."""
+    """All free amounts, by node."""
     return {name: free(room, name) for name in room.nodes}
 
 
 def bits(room: NodeSnapshot) -> list[bytes]:
-    """All that a room has derived of what is free, to the bit."""
+    """All values that a snapshot derives from free amounts, as bytes."""
     return [cells.tobytes() for cells in (room.table.free, room.table.key)]
 
 
@@ -67,7 +67,7 @@ def allowed(pod: PodSet, node: Node) -> bool:
 
 
 def less(node: Node, pod: PodSet, count: int) -> Node:
-    """The node with so many such pods on it."""
+    """The node with ``count`` more of these pods."""
     asked = {resource: value * count for resource, value in pod.requests.items()}
     asked |= {one.name: Decimal(one.amount * count) for one in pod.exclusives}
     whole = {one.name: Decimal(EXCLUSIVE_CAPACITY) for one in pod.exclusives}
@@ -75,7 +75,7 @@ def less(node: Node, pod: PodSet, count: int) -> Node:
     return replace(node, free=free)
 
 
-# Whole gibibytes, a power of ten, and a number that is neither, so that both ways of counting are taken.
+# Whole gibibytes, a power of ten, and another number, so that both ways of counting are tested.
 MEMORY = st.sampled_from((0, 1 << 30, 3 << 30, 10**9, 2_500_000_001))
 CONSTRAINTS = st.sampled_from(
     (
@@ -115,7 +115,7 @@ def members(draw: st.DrawFn, most: int = 4) -> PodSet:
 
 @st.composite
 def nodes(draw: st.DrawFn, name: str) -> Node:
-    # One that is over-committed has less than nothing.
+    # An overcommitted node has negative free amounts.
     whole = {
         "cpu": draw(st.sampled_from((1, 4, 6, 8))),
         "memory": draw(st.sampled_from((2 << 30, 4 * 10**9, 9 << 30))),

@@ -1,4 +1,4 @@
-"""What keeps pods apart: read from their specs, and expressed as amounts that admission counts."""
+"""Anti-affinity and host ports of pods, expressed as amounts that admission counts."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ ABSENT = {"matchExpressions": [{"key": "app", "operator": "DoesNotExist"}]}
         (term(namespaces=[], namespaceSelector=None), ["ns/a"]),
     ],
 )
-def test_a_term_means_the_pods_that_kubernetes_says_it_means(stated: Spec, selected: list[str]) -> None:
+def test_term_selects_same_pods_as_in_kubernetes(stated: Spec, selected: list[str]) -> None:
     [read], every = anti_affinity(apart(stated), "ns")
     pods = product(("ns", "other"), ({"app": "a"}, {"app": "b"}, {}))
     assert every
@@ -81,7 +81,7 @@ def test_a_term_means_the_pods_that_kubernetes_says_it_means(stated: Spec, selec
         term(labelSelector={"matchExpressions": [{"key": "app", "operator": "Gt", "values": ["1"]}]}),
     ],
 )
-def test_a_term_that_cannot_be_read_from_here_makes_pods_unpredictable(stated: Spec) -> None:
+def test_unsupported_term_makes_pods_unpredictable(stated: Spec) -> None:
     assert anti_affinity(apart(stated), "ns") == ((), False)
     assert not exclusions([(apart(stated), {}, 1)], "ns").predictable
 
@@ -100,7 +100,7 @@ def test_a_term_that_cannot_be_read_from_here_makes_pods_unpredictable(stated: S
         ({"containers": [{"ports": "nonsense"}, "nonsense", {"ports": [{"hostPort": "http"}]}]}, []),
     ],
 )
-def test_the_ports_of_the_node_that_a_pod_asks_for(spec: Spec, found: list[tuple[str, int, str]]) -> None:
+def test_host_ports_of_pod(spec: Spec, found: list[tuple[str, int, str]]) -> None:
     assert list(host_ports(spec)) == found
 
 
@@ -120,7 +120,7 @@ def test_the_ports_of_the_node_that_a_pod_asks_for(spec: Spec, found: list[tuple
         ({"affinity": ["nonsense"], "topologySpreadConstraints": 5}, True),
     ],
 )
-def test_what_only_the_scheduler_can_tell(spec: Spec, predictable: bool) -> None:
+def test_constraints_left_to_scheduler_are_unpredictable(spec: Spec, predictable: bool) -> None:
     assert exclusions([(spec, {"app": "a"}, 2)], "ns").predictable is predictable
 
 
@@ -141,7 +141,7 @@ def specs(draw: st.DrawFn) -> tuple[Spec, dict[str, str], int]:
 
 
 def _excludes(one: tuple[Spec, dict[str, str], int], other: tuple[Spec, dict[str, str], int]) -> bool:
-    """What kube-scheduler says of two pods on one node."""
+    """Whether kube-scheduler keeps two pods off the same node."""
     for (spec, _, _), (_, labels, _) in ((one, other), (other, one)):
         if any(term.selects("ns", labels) for term in anti_affinity(spec, "ns")[0]):
             return True
@@ -159,7 +159,7 @@ def _fit_together(found: Exclusions, numbers: tuple[int, ...]) -> bool:
 
 @given(st.lists(specs(), min_size=1, max_size=3))
 @thorough(500)
-def test_amounts_say_which_pods_of_a_gang_may_be_on_one_node(gang: list[tuple[Spec, dict[str, str], int]]) -> None:
+def test_amounts_allow_same_pods_on_node_as_kube_scheduler(gang: list[tuple[Spec, dict[str, str], int]]) -> None:
     found = exclusions(gang, "ns")
     for numbers in product(*(range(count + 1) for _, _, count in gang)):
         pods = [spec for spec, number in zip(gang, numbers, strict=True) for _ in range(number)]
@@ -170,7 +170,7 @@ def test_amounts_say_which_pods_of_a_gang_may_be_on_one_node(gang: list[tuple[Sp
             assert _fit_together(found, numbers), "what is counted must not forbid what the scheduler allows"
 
 
-# -- what the pods on nodes have taken --
+# -- amounts that bound pods take --
 
 
 def job(**spec: Any) -> Job:
@@ -190,7 +190,7 @@ CLAIMS = [AdmissionRequest(job(), Status(), START)]
 
 
 def taken(*pods: Spec) -> dict[str, int]:
-    """What pods on a node leave of what the job's pods exclude each other by, in its words."""
+    """The amounts that bound pods take of the exclusive resources of the job, by the text of the resource."""
     made = seen(admitter_of(CLAIMS, [node("n")], pods))
     found = made.nodes["n"]
     [worker] = made.gangs[CLAIMS[0].job.uid].members
@@ -199,7 +199,7 @@ def taken(*pods: Spec) -> dict[str, int]:
     }
 
 
-def test_pods_on_a_node_take_what_they_exclude_others_by() -> None:
+def test_bound_pods_take_exclusive_resources() -> None:
     affinity, port = "pod anti-affinity to app=a", "host port 1"
     assert taken() == {affinity: 0, port: 0}
     assert taken(pod("n", "a"), pod("n", "a"), pod("n", "b"), pod("m", "a"), pod(None, "a")) == {affinity: 2, port: 0}
@@ -223,7 +223,7 @@ PODS = st.none() | st.builds(
     st.integers(1, 9),
 )
 @settings(PATIENT)
-def test_it_is_the_same_as_from_scratch(steps: list[tuple[int, Any, bool]], dice: Any, often: int) -> None:
+def test_incremental_updates_equal_new_admitter(steps: list[tuple[int, Any, bool]], dice: Any, often: int) -> None:
     nodes = [node("n"), node("m")]
     admitter, pods, untold = admitter_of([], nodes), dict[str, Any](), set[str]()
     [claim] = CLAIMS
@@ -241,7 +241,7 @@ def test_it_is_the_same_as_from_scratch(steps: list[tuple[int, Any, bool]], dice
             assert seen(admitter) == seen(admitter_of(CLAIMS if wanted else [], nodes, there))
 
 
-def test_columns_are_used_again_and_are_never_many() -> None:
+def test_columns_are_reused_and_limited() -> None:
     columns = ExclusiveResources()
 
     def of(number: int) -> tuple[list[str], bool]:

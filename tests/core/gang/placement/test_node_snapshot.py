@@ -1,4 +1,4 @@
-"""The free room of nodes: what is taken, given, and taken back."""
+"""Free capacity of nodes: taking, giving and rolling back."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from tf_dist.core.gang.types import EXCLUSIVE_CAPACITY, Node, PodSet
 NAMES = [f"n{number}" for number in range(6)]
 
 
-def test_pods_that_ask_for_the_same_are_of_one_shape_whatever_the_order_of_the_words() -> None:
+def test_equal_requests_share_one_shape_in_any_order() -> None:
     room = NodeSnapshot([node("n", cpu=4)])
     one = member("worker", 3, cpu=1, gpu=0, constraints={"nodeSelector": {"a": "1", "b": "2"}, "affinity": {}})
     same = member("ps", 1, cpu="1.0", constraints={"nodeSelector": {"b": "2", "a": "1"}})
@@ -51,7 +51,7 @@ def test_pods_that_ask_for_the_same_are_of_one_shape_whatever_the_order_of_the_w
     assert len({room.shape(one), room.shape(same)}) == 1
 
 
-def test_how_many_have_room_is_counted_node_by_node() -> None:
+def test_fitting_pods_are_counted_per_node() -> None:
     room = NodeSnapshot([node("a", cpu=4, used={"cpu": 1}), node("b", cpu=2, memory=100), node("c", gpu=8)])
     assert room.most(room.shape(member(cpu=1))) == 5
     assert room.most(room.shape(member(cpu=2))) == 2
@@ -74,7 +74,7 @@ def test_how_many_have_room_is_counted_node_by_node() -> None:
         lambda room, shape: (room.take(shape, "c", 1), free(room, "c")),
     ],
 )
-def test_a_node_that_has_just_come_is_in_every_answer(ask: Callable[[NodeSnapshot, PodClass], Any]) -> None:
+def test_new_node_is_included_in_every_query(ask: Callable[[NodeSnapshot, PodClass], Any]) -> None:
     there = [node("a", cpu=4, labels={"zone": "x"}), node("b", cpu=2)]
     new = node("c", cpu=8, labels={"zone": "y"})
     room = NodeSnapshot(there)
@@ -84,7 +84,7 @@ def test_a_node_that_has_just_come_is_in_every_answer(ask: Callable[[NodeSnapsho
     assert ask(room, shape) == ask(NodeSnapshot([*there, new], room.catalogue), shape)
 
 
-def test_what_is_asked_for_is_rounded_up_and_what_there_is_down() -> None:
+def test_requests_round_up_and_capacity_rounds_down() -> None:
     room = NodeSnapshot([node("n", cpu="1.9999", memory="10.5", gpu="1.5")])
     assert room.most(room.shape(member(cpu=1))) == 1
     assert room.most(room.shape(member(cpu="0.5"))) == 3
@@ -95,7 +95,7 @@ def test_what_is_asked_for_is_rounded_up_and_what_there_is_down() -> None:
 
 
 def test_amounts_of_any_size_are_exact() -> None:
-    """Bytes, and requests that are no whole mebibytes; what is taken is there again when it is given back."""
+    """This includes requests that are not whole mebibytes. Giving restores exactly what was taken."""
     room = NodeSnapshot([node("n", memory=4 * 10**9, cpu=20_000)])
     assert room.most(room.shape(member(memory=10**9))) == 4
     assert room.most(room.shape(member(memory=10**9 + 1))) == 3
@@ -109,13 +109,13 @@ def test_amounts_of_any_size_are_exact() -> None:
     assert free(room, "n") == before
 
 
-def test_what_a_pod_does_not_ask_for_never_keeps_it_away() -> None:
+def test_overused_resource_does_not_exclude_pod_that_needs_none() -> None:
     room = NodeSnapshot([node("n", cpu=4, gpu=1, memory=10, used={"gpu": 3, "memory": 11})])
     assert room.most(room.shape(member(cpu=2, memory=0))) == 2
     assert room.most(room.shape(member(cpu=2, memory=1))) == 0
 
 
-def test_selectors_affinity_and_taints_say_where_pods_may_go() -> None:
+def test_selectors_and_taints_restrict_nodes() -> None:
     room = NodeSnapshot(
         [
             node("a", cpu=1, labels={"zone": "a"}),
@@ -135,13 +135,13 @@ def test_selectors_affinity_and_taints_say_where_pods_may_go() -> None:
     assert room.most(room.shape(member(cpu=1))) == 24
 
 
-def test_constraints_that_make_no_sense_are_told_when_the_shape_is_asked_for() -> None:
+def test_unreadable_constraints_raise_when_shape_is_requested() -> None:
     room = NodeSnapshot([node("a", cpu=1), node("b", cpu=1)])
     nonsense = member(cpu=1, constraints={"affinity": {"nodeAffinity": ["x"]}})
     for _ in range(2):
         with pytest.raises(InvalidConstraints):
             room.shape(nonsense)
-    # Only a node with this label shows that the affinity beside it cannot be read.
+    # The unreadable affinity is evaluated only for a node with this label.
     picky = member(cpu=1, constraints={"nodeSelector": {"a": "1"}, "affinity": 3})
     room.shape(picky)
     room.put_node(node("c", cpu=1, labels={"a": "1"}))
@@ -151,7 +151,7 @@ def test_constraints_that_make_no_sense_are_told_when_the_shape_is_asked_for() -
     assert room.most(room.shape(picky)) == 0
 
 
-def test_pods_that_are_there_take_room_even_below_zero() -> None:
+def test_existing_pods_may_take_free_capacity_below_zero() -> None:
     room = NodeSnapshot([node("n", cpu=2)])
     shape = room.shape(member(cpu=1))
     room.take(shape, "n", 3)
@@ -162,7 +162,7 @@ def test_pods_that_are_there_take_room_even_below_zero() -> None:
         room.take(shape, "gone", 1)
 
 
-def test_what_was_committed_inside_an_outer_mark_is_taken_back_with_it() -> None:
+def test_rollback_of_outer_mark_reverts_inner_commit() -> None:
     room = NodeSnapshot([node("n", cpu=4)])
     shape = room.shape(member(cpu=1))
     outer = room.mark()
@@ -174,7 +174,7 @@ def test_what_was_committed_inside_an_outer_mark_is_taken_back_with_it() -> None
     assert room.most(shape) == 4
 
 
-def test_nodes_cannot_change_while_a_mark_is_open() -> None:
+def test_nodes_cannot_change_while_mark_is_open() -> None:
     room = NodeSnapshot([node("n", cpu=4)])
     mark = room.mark()
     with pytest.raises(ValueError, match="between a mark and its rollback"):
@@ -186,29 +186,29 @@ def test_nodes_cannot_change_while_a_mark_is_open() -> None:
     assert room.most(room.shape(member(cpu=1))) == 5
 
 
-def test_an_emptied_room_understands_the_same_shapes() -> None:
+def test_emptied_snapshot_accepts_same_shapes() -> None:
     room = NodeSnapshot([node("n", cpu=4, used={"cpu": 3}), node("m", cpu=1, used={"cpu": 1})])
     shape = room.shape(member(cpu=1))
     empty = room.emptied()
     assert place_gang(room, [(shape, 5)]) == 0
     assert place_gang(empty, [(shape, 5)]) == [{"n": 4, "m": 1}]
     early = room.shape(member(cpu=1, gpu=1))
-    # A resource that the other room has never heard of.
+    # The other snapshot does not know this resource.
     room.catalogue.outdated = False
     empty.put_node(node("m", cpu=2, gpu=1))
-    assert room.catalogue.outdated  # by which one knows that classes have to be made again
+    assert room.catalogue.outdated  # so shapes have to be created again
     later = room.shape(member(cpu=1, gpu=1))
     assert (empty.most(later), room.most(later), room.most(shape)) == (1, 0, 1)
     assert (empty.most(early), room.most(early)) == (0, 0)
 
 
-def test_a_resource_first_asked_for_just_after_a_node_came_is_known_of_all_nodes() -> None:
+def test_resource_first_requested_after_new_node_counts_on_all_nodes() -> None:
     room = NodeSnapshot([node("a", cpu=4, **{"ephemeral-storage": 10})])
     room.put_node(node("b", cpu=4, **{"ephemeral-storage": 10}))
     assert room.most(room.shape(member(cpu=1, **{"ephemeral-storage": 5}))) == 4
 
 
-def test_many_changes_are_not_remembered_for_ever() -> None:
+def test_change_log_is_bounded() -> None:
     room = NodeSnapshot([node("n", cpu=4), node("m", cpu=4)])
     shape, other = room.shape(member(cpu=1)), room.shape(member(cpu=2))
     for _ in range(3000):
@@ -218,7 +218,7 @@ def test_many_changes_are_not_remembered_for_ever() -> None:
     assert (room.most(other), room.most(shape)) == (4, 8)
 
 
-def test_counts_are_right_after_few_changes_many_and_more_than_are_remembered() -> None:
+def test_counts_are_correct_after_any_number_of_changes() -> None:
     room = NodeSnapshot([node(f"n{number}", cpu=4) for number in range(200)])
     shape, other = room.shape(member(cpu=1)), room.shape(member(cpu=4))
     assert (room.most(shape), room.most(other)) == (800, 200)
@@ -231,7 +231,7 @@ def test_counts_are_right_after_few_changes_many_and_more_than_are_remembered() 
 
 
 class Rooms(RuleBasedStateMachine):
-    """A room that lives through anything is the same as one that is made anew of what there is."""
+    """After any operations, a snapshot equals a new snapshot of the same nodes."""
 
     @initialize(cluster=clusters(most=4))
     def begin(self, cluster: list[Node]) -> None:
@@ -253,7 +253,7 @@ class Rooms(RuleBasedStateMachine):
 
     @rule(pod=members(), name=st.sampled_from(NAMES), count=st.integers(-3, 3))
     def change(self, pod: PodSet, name: str, count: int) -> None:
-        # A fraction that is rounded cannot be found again in a node made anew.
+        # A new node cannot reproduce a rounded fraction.
         pod = replace(pod, requests={**pod.requests, "cpu": Decimal(2)})
         if name in self.nodes:
             shape = self.room.shape(pod)
@@ -317,7 +317,7 @@ TestRooms = pytest.mark.thorough(Rooms.TestCase)
 
 
 @given(value=st.integers(1, 1 << 48), times=st.integers(0, 1 << 48), off=st.sampled_from((-1, 0, 1)))
-def test_a_count_is_exact_however_large_the_amounts_are(value: int, times: int, off: int) -> None:
+def test_count_is_exact_for_large_amounts(value: int, times: int, off: int) -> None:
     there = max(0, min(value * times, 1 << 50) // value * value + off)
 
     counted = pods_per_node(np.array([[float(there)]]), ((0, value),), ALL_NODES)

@@ -35,7 +35,7 @@ LABELS = {"pool": "gpu", "gen": "4", "low": "-2", "word": "four"}
         ({"key": "gen", "operator": "Unknown", "values": ["4"]}, False),
     ],
 )
-def test_operators_of_node_affinity(rule: dict[str, Any], holds: bool) -> None:
+def test_node_affinity_operators(rule: dict[str, Any], holds: bool) -> None:
     term = {"matchExpressions": [rule]}
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
     assert matches_node_affinity({"affinity": {"nodeAffinity": required}}, "n", LABELS) is holds
@@ -43,7 +43,7 @@ def test_operators_of_node_affinity(rule: dict[str, Any], holds: bool) -> None:
     assert node_affinity_score({"affinity": {"nodeAffinity": preferred}}, "n", LABELS) == (7 if holds else 0)
 
 
-def test_one_term_is_enough_and_all_its_rules_must_hold() -> None:
+def test_node_matches_if_all_rules_of_any_term_hold() -> None:
     def allows(*terms: dict[str, Any]) -> bool:
         required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(terms)}}
         return matches_node_affinity({"affinity": {"nodeAffinity": required}}, "n", LABELS)

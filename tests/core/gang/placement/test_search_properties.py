@@ -1,6 +1,6 @@
 """Properties of ``place_gang`` for all nodes and gangs.
 
-``place_gang`` beside a search that leaves out no possibility, on clusters that are small and nearly full.
+It is also compared with an exhaustive search on small, nearly full clusters.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _after(cluster: Sequence[Node], gang: Sequence[PodSet], shares: Sequence[Map
 
 @given(clusters(), gangs(), LOCALITIES, KEEPS)
 @thorough(300)
-def test_all_of_a_gang_where_it_may_go_and_has_room_or_nothing_of_it(
+def test_gang_is_placed_completely_on_allowed_nodes_or_not_at_all(
     cluster: list[Node], gang: list[PodSet], locality: TopologyRequest | None, keep: dict[str, int]
 ) -> None:
     room = NodeSnapshot(cluster)
@@ -74,9 +74,7 @@ def test_all_of_a_gang_where_it_may_go_and_has_room_or_nothing_of_it(
 
 @given(clusters(), st.lists(gangs(), min_size=1, max_size=4))
 @settings(PATIENT)
-def test_the_room_that_is_left_is_what_was_there_less_what_was_placed(
-    cluster: list[Node], several: list[list[PodSet]]
-) -> None:
+def test_free_capacity_decreases_by_placed_pods(cluster: list[Node], several: list[list[PodSet]]) -> None:
     room = NodeSnapshot(cluster)
     left = cluster
     for gang in several:
@@ -87,13 +85,13 @@ def test_the_room_that_is_left_is_what_was_there_less_what_was_placed(
         found = free(room, after.name)
         for resource, value in after.free.items():
             if resource in found:
-                # Half thousandths of a CPU are rounded against the pod, once for each of at most 36.
+                # Half thousandths of a CPU are rounded up, once for each of at most 36 pods.
                 assert value - Decimal("0.0185") <= found[resource] <= value
 
 
 @given(clusters(), gangs(), LOCALITIES, KEEPS, st.randoms(use_true_random=False))
 @settings(PATIENT)
-def test_the_order_in_which_nodes_are_given_does_not_matter(
+def test_order_of_nodes_does_not_matter(
     cluster: list[Node], gang: list[PodSet], locality: TopologyRequest | None, keep: dict[str, int], dice: object
 ) -> None:
     shuffled = list(cluster)
@@ -105,7 +103,7 @@ def test_the_order_in_which_nodes_are_given_does_not_matter(
     assert found[0] == found[1]
 
 
-# The same few gangs come again and again: what is remembered of a shape must be right the next time.
+# The same few gangs repeat, so the cached values of a shape must stay correct.
 SEQUENCES = gangs(most=6).flatmap(
     lambda pods: st.lists(
         st.tuples(st.lists(st.sampled_from(pods), min_size=1, max_size=3), LOCALITIES, KEEPS, st.integers(0, 9)),
@@ -117,7 +115,7 @@ SEQUENCES = gangs(most=6).flatmap(
 
 @given(clusters(most=12), SEQUENCES)
 @thorough(300)
-def test_a_snapshot_with_a_history_finds_what_one_made_anew_finds(
+def test_used_snapshot_places_gangs_like_new_snapshot(
     cluster: list[Node], sequence: list[tuple[list[PodSet], TopologyRequest | None, dict[str, int], int]]
 ) -> None:
     room = NodeSnapshot(cluster)
@@ -126,7 +124,7 @@ def test_a_snapshot_with_a_history_finds_what_one_made_anew_finds(
         wanted = wants(room, *gang)
         fresh = NodeSnapshot([replace(each, free=free(room, each.name)) for each in cluster], room.catalogue)
         found = place_gang(room, wanted, locality=locality, keep=keep)
-        # The nodes that a gang is on come first for its next members, so their order matters too.
+        # The order of a gang's nodes affects the placement of its next members, so ``repr`` compares the order.
         assert repr(found) == repr(place_gang(fresh, wanted, locality=locality, keep=keep))
         running += [] if isinstance(found, int) else [(wanted, found)]
         for pods, shares in running[ends : ends + 1]:
@@ -138,7 +136,7 @@ def test_a_snapshot_with_a_history_finds_what_one_made_anew_finds(
 
 @given(clusters(), gangs(most=2))
 @settings(PATIENT)
-def test_a_want_that_lacks_room_alone_is_never_placed_with_others(cluster: list[Node], gang: list[PodSet]) -> None:
+def test_gang_with_member_that_does_not_fit_alone_is_not_placed(cluster: list[Node], gang: list[PodSet]) -> None:
     room = NodeSnapshot(cluster)
     for pod in gang:
         if room.most(room.shape(pod)) < pod.count:
@@ -149,7 +147,7 @@ Free = tuple[tuple[int, int], ...]
 
 
 def fits(nodes: Sequence[tuple[int, int]], pods: Sequence[tuple[int, int]]) -> bool:
-    """Whether pods of (cpu, gpu) have room, all possibilities tried."""
+    """Whether pods of (cpu, gpu) fit, by exhaustive search."""
 
     @cache
     def search(free: Free, at: int) -> bool:
@@ -180,7 +178,7 @@ def drawn(dice: random.Random) -> tuple[list[Node], list[PodSet], bool]:
     return nodes, gang, fits(free, pods)
 
 
-def test_what_is_placed_fits_and_of_what_fits_hardly_anything_is_not_placed() -> None:
+def test_search_is_sound_and_misses_few_possible_placements() -> None:
     dice = random.Random(4)
     possible = missed = 0
     for _ in range(6000):

@@ -1,4 +1,4 @@
-"""Gangs that want to be in one domain of a node label."""
+"""Gangs that prefer or require one topology domain."""
 
 from __future__ import annotations
 
@@ -24,35 +24,35 @@ def placed(nodes: list[Node], count: int, locality: TopologyRequest, keep: Any =
     )
 
 
-def test_one_node_if_it_holds_all_even_if_another_domain_is_smaller() -> None:
+def test_single_node_is_preferred_over_smaller_domain() -> None:
     assert placed([*rack("a", 2, 2), *rack("b", 4, 8)], 4, MUST) == [{"b0": 4}]
 
 
-def test_else_the_smallest_domain_that_holds_all() -> None:
+def test_smallest_fitting_domain_is_chosen() -> None:
     nodes = [*rack("a", 3, 3, 3), *rack("b", 3, 1), *rack("c", 3, 2), *rack("d", 3)]
     assert placed(nodes, 5, MUST) == [{"c0": 3, "c1": 2}]
     assert placed(nodes, 7, RACK) == [{"a0": 3, "a1": 3, "a2": 1}]
 
 
-def test_a_node_without_the_label_is_in_no_domain() -> None:
+def test_node_without_label_is_in_no_domain() -> None:
     nodes = [node("x", cpu=9), *rack("a", 2, 2)]
     assert placed(nodes, 4, MUST) == [{"a0": 2, "a1": 2}]
     assert placed(nodes, 5, MUST) == 0
     assert placed(nodes, 5, RACK) == [{"x": 5}]
 
 
-def test_if_no_domain_holds_all_a_preference_takes_few_and_a_requirement_none() -> None:
+def test_without_fitting_domain_preferred_gang_spreads_and_required_fails() -> None:
     nodes = [*rack("a", 2, 2), *rack("b", 3, 3), *rack("c", 1), *rack("d", 3, 1)]
     room = NodeSnapshot(nodes)
     before = state(room)
     wanted = wants(room, member(count=7, cpu=1))
     assert place_gang(room, wanted, locality=MUST) == 0
     assert state(room) == before
-    # The largest domain and one that is just large enough, though there are nodes of 3 CPUs in three.
+    # The largest domain, and a domain that is just large enough for the rest.
     assert place_gang(room, wanted, locality=RACK) == [{"b0": 3, "b1": 3, "c0": 1}]
 
 
-def test_every_member_must_have_room_in_the_domain() -> None:
+def test_domain_must_fit_every_member() -> None:
     gpus = [node("g0", cpu=1, gpu=2, labels={"rack": "a"}), node("g1", cpu=4, gpu=1, labels={"rack": "b"})]
     more = [node("g2", cpu=3, gpu=1, labels={"rack": "b"}), node("c0", cpu=9, labels={"rack": "c"})]
     room = NodeSnapshot([*gpus, *more])
@@ -60,7 +60,7 @@ def test_every_member_must_have_room_in_the_domain() -> None:
     assert place_gang(room, wanted, locality=MUST) == [{"g2": 1}, {"g2": 1, "g1": 1}]
 
 
-def test_a_gang_that_grows_stays_in_its_domain() -> None:
+def test_growing_gang_stays_in_its_domain() -> None:
     nodes = [*rack("a", 4, 2), *rack("b", 1, 1, 1)]
     assert placed(nodes, 2, RACK) == [{"a1": 2}]
     assert placed(nodes, 2, RACK, keep={"b0": 5}) == [{"b0": 1, "b1": 1}]
@@ -68,7 +68,7 @@ def test_a_gang_that_grows_stays_in_its_domain() -> None:
     assert placed(nodes, 4, RACK, keep={"b0": 5}) == [{"a0": 4}]
 
 
-def test_a_domain_in_which_each_has_room_but_not_all_together_is_passed_over() -> None:
+def test_domain_that_fits_members_only_separately_is_skipped() -> None:
     nodes = [node(f"a{number}", cpu=3, gpu=1, labels={"rack": "a"}) for number in range(2)]
     nodes += [node(f"b{number}", cpu=3, gpu=1, labels={"rack": "b"}) for number in range(3)]
     room = NodeSnapshot(nodes)
@@ -76,7 +76,7 @@ def test_a_domain_in_which_each_has_room_but_not_all_together_is_passed_over() -
     assert place_gang(room, wanted, locality=MUST) == [{"b2": 1}, {"b0": 1, "b1": 1}]
 
 
-def test_labels_that_change_move_a_node_to_another_domain() -> None:
+def test_label_change_moves_node_to_another_domain() -> None:
     room = NodeSnapshot([*rack("a", 2, 2), *rack("b", 2)])
     wanted = wants(room, member(count=6, cpu=1))
     assert place_gang(room, wanted, locality=MUST) == 0
@@ -84,7 +84,7 @@ def test_labels_that_change_move_a_node_to_another_domain() -> None:
     assert place_gang(room, wanted, locality=MUST) == [{"a0": 2, "a1": 2, "b0": 2}]
 
 
-def test_sums_by_domain_follow_what_is_taken_and_given() -> None:
+def test_domain_sums_follow_take_and_give() -> None:
     room = NodeSnapshot([*rack("a", 1, 1), *rack("b", 1, 1, 1)])
     shape = room.shape(member(cpu=1))
     assert place_gang(room, [(shape, 2)], locality=MUST) == [{"a0": 1, "a1": 1}]
@@ -95,7 +95,7 @@ def test_sums_by_domain_follow_what_is_taken_and_given() -> None:
     assert place_gang(room, [(shape, 2)], locality=MUST) == [{"a0": 1, "a1": 1}]
 
 
-def test_a_domain_with_room_for_each_member_but_not_for_all_gets_another_domain_beside_it() -> None:
+def test_preferred_domain_is_extended_if_members_fit_only_separately() -> None:
     racks = {"n0": "b", "n2": "a", "n3": "a"}
     cpus = {"n0": 3, "n1": 2, "n2": 3, "n3": 4}
     gpus = {"n2": 1}

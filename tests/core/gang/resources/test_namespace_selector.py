@@ -1,4 +1,4 @@
-"""Queues that are open to the jobs of some namespaces only: who may start, and the messages of the others."""
+"""Queues that are open only to some namespaces: which jobs may start, and the messages of the others."""
 
 from __future__ import annotations
 
@@ -52,27 +52,27 @@ def rule(key: str, operator: str, *values: str) -> dict[str, Any]:
         (rule("owner", "DoesNotExist"), SPEECH, True),
         (rule("team", "DoesNotExist"), SPEECH, False),
         ({"matchLabels": {"team": "speech"}, **rule("tier", "In", "test")}, SPEECH, False),
-        # The name is a label that every namespace has, also one whose labels are not known.
+        # Every namespace has its name as a label, even if its labels are unknown.
         ({"matchLabels": {NAME: "speech"}}, {}, True),
         ({"matchLabels": {NAME: "speech"}}, None, True),
         (rule(NAME, "In", "vision"), None, False),
-        # What is not known matches nothing, also not what asks for a label that is not there.
+        # Unknown labels match nothing, not even a rule that a label must be absent.
         ({"matchLabels": {"team": "speech"}}, None, False),
         (rule("restricted", "DoesNotExist"), None, False),
         (rule("team", "NotIn", "vision"), None, False),
         ({"matchLabels": {NAME: "speech"}, **rule("team", "NotIn", "vision")}, None, False),
-        # No namespace gets in by a label that calls a namespace by the name of another one.
+        # A name label with the name of another namespace does not match.
         ({"matchLabels": {NAME: "vision"}}, {NAME: "vision"}, False),
     ],
 )
-def test_to_which_namespaces_a_queue_is_open(
+def test_namespace_selector_matches_labels(
     selector: Mapping[str, Any] | None, labels: Mapping[str, str] | None, opens: bool
 ) -> None:
     of = queue("vision", namespace_selector=None if selector is None else requirements(selector))
     assert (namespace_mismatch(of, "speech", labels) == "") is opens
 
 
-def test_what_a_job_outside_is_told() -> None:
+def test_mismatch_message_explains_selector() -> None:
     told = namespace_mismatch(
         only(matchLabels={"team": "vision"}, **rule("tier", "NotIn", "test", "dev")), "speech", {}
     )
@@ -83,7 +83,7 @@ def test_what_a_job_outside_is_told() -> None:
     assert "list and watch namespaces" in unknown
 
 
-def test_a_selector_of_any_length_is_told_in_a_sentence() -> None:
+def test_message_of_long_selector_is_shortened() -> None:
     labels = {f"label-{number}": "a" * 63 for number in range(64)}
     wide = namespace_mismatch(only(**rule("team", "In", *(f"team-{number}" for number in range(500)))), "speech", {})
     assert max(len(wide), len(namespace_mismatch(only(matchLabels=labels), "speech", {}))) < 700
@@ -92,7 +92,7 @@ def test_a_selector_of_any_length_is_told_in_a_sentence() -> None:
 SHUT = 'queue "vision" is not open to namespace "ml": so it is'
 
 
-def test_a_job_outside_waits_takes_no_room_and_holds_back_nobody() -> None:
+def test_inadmissible_gang_uses_nothing_and_blocks_no_gang() -> None:
     world = World([node("n", gpu=8)], [queue("vision", gpu=8, order=QueueingStrategy.STRICT_FIFO)])
     world.put(gang("a", workers(8), queue="vision", inadmissible=SHUT), gang("b", workers(8), at=1, queue="vision"))
     verdicts = world.decide(100_000)
@@ -102,7 +102,7 @@ def test_a_job_outside_waits_takes_no_room_and_holds_back_nobody() -> None:
     assert (facts.pending, facts.admitted) == (1, 1)
 
 
-def test_nobody_is_stopped_for_it() -> None:
+def test_inadmissible_gang_does_not_preempt() -> None:
     world = World([node("n", gpu=8)], [queue("vision", gpu=8)])
     world.put(placed(gang("low", workers(8), queue="vision"), {"worker": {"n": 8}}))
     world.put(gang("high", workers(8), at=1, priority=9, queue="vision", inadmissible=SHUT))
@@ -110,7 +110,7 @@ def test_nobody_is_stopped_for_it() -> None:
     assert {uid: reason(verdict) for uid, verdict in verdicts.items()} == {"high": "NamespaceMismatch"}
 
 
-def test_it_starts_when_the_queue_opens_and_waits_again_when_it_closes() -> None:
+def test_wait_reason_follows_namespace_selector_changes() -> None:
     world = World([node("n", gpu=8)], [queue("vision", gpu=8)])
     waits = gang("a", workers(2), queue="vision", inadmissible=SHUT)
     world.put(waits)
@@ -124,7 +124,7 @@ def test_it_starts_when_the_queue_opens_and_waits_again_when_it_closes() -> None
     assert message(world.decide(5)["a"]) == SHUT
 
 
-def test_who_runs_keeps_its_place_and_does_not_grow() -> None:
+def test_inadmissible_running_gang_keeps_running_and_does_not_grow() -> None:
     def runs(inadmissible: str) -> World:
         world = World([node("n", gpu=8)], [queue("vision", gpu=8)])
         members = workers(2, least=1, most=8)
@@ -146,8 +146,8 @@ def claim(namespace: str, of: str = "vision") -> AdmissionRequest:
     return AdmissionRequest(replace(job, key=key, uid=f"{namespace}-{of}", scheduling=scheduling), Status(), 0.0)
 
 
-def test_each_job_by_its_namespace_and_its_queue_alone() -> None:
-    """A queue below another has its own selector and no other."""
+def test_only_selector_of_own_queue_applies() -> None:
+    """The selector of the parent queue does not apply."""
     rules = AdmissionConfig(
         queues=(
             queue("research", gpu=8, namespace_selector=requirements({"matchLabels": {"team": "none"}})),
@@ -162,7 +162,7 @@ def test_each_job_by_its_namespace_and_its_queue_alone() -> None:
     assert found[1].inadmissible.startswith('queue "vision" is not open to namespace "speech": ')
 
 
-def test_the_queue_default_may_be_closed_once_it_is_defined() -> None:
+def test_default_queue_may_have_namespace_selector() -> None:
     of = replace(only(matchLabels={"team": "vision"}), name="default")
     for queues, closed in (((of,), True), ((), False), (None, False)):
         admitter = admitter_of(
@@ -171,7 +171,7 @@ def test_the_queue_default_may_be_closed_once_it_is_defined() -> None:
         assert (gangs_of(admitter.scheduler)[0].inadmissible != "") is closed
 
 
-def test_a_label_that_changes_reaches_the_jobs_of_that_namespace_and_no_others() -> None:
+def test_label_change_updates_only_jobs_of_that_namespace() -> None:
     rules = AdmissionConfig(queues=(only(matchLabels={"team": "vision"}),))
     claims = [claim("speech"), claim("sound")]
     labels: dict[str, dict[str, str]] = {"speech": {}, "sound": {}}
@@ -187,7 +187,7 @@ def test_a_label_that_changes_reaches_the_jobs_of_that_namespace_and_no_others()
     assert after["sound-vision"] is before["sound-vision"]
 
 
-def test_a_pair_is_judged_once_until_the_queue_or_the_labels_change() -> None:
+def test_match_is_cached_until_queue_or_labels_change() -> None:
     class Counted(UserDict[str, str]):
         looks = 0
 

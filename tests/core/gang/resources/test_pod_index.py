@@ -1,4 +1,4 @@
-"""Snapshots that are kept up to date say what one taken from scratch says."""
+"""Incrementally updated snapshots equal new snapshots."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PODS = st.none() | st.builds(
 
 
 def taken(pods: Iterable[Any], node: str) -> Decimal:
-    """What the living pods of a node request."""
+    """The CPUs that unfinished pods of a node request."""
     there = (pod for pod in pods if pod["spec"].get("nodeName") == node)
     living = (pod for pod in there if pod["status"]["phase"] not in ("Succeeded", "Failed"))
     requests = (pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] for pod in living)
@@ -38,14 +38,14 @@ def taken(pods: Iterable[Any], node: str) -> Decimal:
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), PODS), max_size=30), st.randoms(use_true_random=False), st.integers(1, 9))
-def test_it_is_the_same_as_from_scratch(steps: list[tuple[int, Any]], dice: random.Random, often: int) -> None:
+def test_incremental_updates_equal_new_admitter(steps: list[tuple[int, Any]], dice: random.Random, often: int) -> None:
     admitter, pods, untold = admitter_of(CLAIMS, NODES), dict[str, Any](), set[str]()
     for number, (name, new) in enumerate(steps):
         pods[str(name)] = new
         untold.add(str(name))
         if number % often == 0:
             told = sorted(untold)
-            dice.shuffle(told)  # informers tell of changes from threads of their own
+            dice.shuffle(told)  # informers report changes from several threads
             admitter.update(AdmissionChanges(pods={uid: pods[uid] for uid in told}))
             admitter.refresh()
             untold.clear()
@@ -56,7 +56,7 @@ def test_it_is_the_same_as_from_scratch(steps: list[tuple[int, Any]], dice: rand
                 assert node.free["cpu"] == node.allocatable["cpu"] - taken(there, node.name)
 
 
-def test_what_has_not_changed_is_the_very_same() -> None:
+def test_unchanged_objects_keep_identity() -> None:
     admitter = admitter_of(CLAIMS, NODES, [pod("n", owner="uid-mnist", index=0)])
     before = seen(admitter)
     admitter.update(AdmissionChanges(pods={"other": pod("m")}, jobs={claim.job.uid: claim for claim in CLAIMS}))
@@ -70,14 +70,14 @@ def test_what_has_not_changed_is_the_very_same() -> None:
     assert seen(admitter).gangs["uid-mnist"].bound == {"worker": {"n": 2}}
 
 
-def test_a_whole_report_removes_what_it_lacks() -> None:
+def test_complete_update_removes_missing_objects() -> None:
     admitter = admitter_of(CLAIMS, NODES, [pod("n"), pod("m")])
     admitter.update(AdmissionChanges(jobs={}, nodes={"n": node("n")}, pods={"1": pod("n")}, whole=True))
     admitter.refresh()
     assert seen(admitter) == seen(admitter_of([], [node("n")], [pod("n")]))
 
 
-def test_a_pod_without_a_node_counts_in_the_quota_of_its_namespace_though_its_job_has_not_changed() -> None:
+def test_unbound_pod_counts_as_created_without_job_change() -> None:
     [claim] = CLAIMS
     admitter = admitter_of(CLAIMS, NODES, resource_quotas={claim.job.key.namespace: ()})
     assert sum(seen(admitter).gangs["uid-mnist"].created.values()) == 0

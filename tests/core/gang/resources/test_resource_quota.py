@@ -1,4 +1,4 @@
-"""Gangs and the ResourceQuotas of their namespaces: never beyond one, with caches that lag; none is held back."""
+"""Gangs and the ResourceQuotas of their namespaces. Gangs stay within them, even if caches lag."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def world(*quotas: ResourceQuota, **rest: Any) -> World:
     return made
 
 
-def test_the_first_that_fits_starts_and_the_next_says_why_it_waits() -> None:
+def test_gang_above_resource_quota_waits_and_smaller_gang_starts() -> None:
     made = world(quota(5))
     made.put(bounded("a", 3), bounded("b", 3, at=1), bounded("c", 2, at=2))
     verdicts = made.decide(10)
@@ -52,21 +52,21 @@ def test_the_first_that_fits_starts_and_the_next_says_why_it_waits() -> None:
     assert message(verdicts["b"]) == "waits for ResourceQuota q: pods 5 of 5 used, needs 3"
 
 
-def test_who_waits_for_a_quota_blocks_no_strict_queue_and_gets_no_reservation() -> None:
+def test_gang_waiting_for_resource_quota_does_not_block_strict_queue() -> None:
     made = world(quota(5, used=5), queues=[queue("strict", gpu=32, order=QueueingStrategy.STRICT_FIFO)])
     made.put(bounded("a", 3, queue="strict"), gang("b", workers(32), at=1, queue="strict"))
     verdicts = made.decide(100_000)
     assert (reason(verdicts["a"]), reason(verdicts["b"])) == ("ResourceQuotaExceeded", "Admit")
 
 
-def test_nobody_is_stopped_for_who_waits_for_a_quota() -> None:
+def test_gang_waiting_for_resource_quota_does_not_preempt() -> None:
     made = world(quota(5, used=5))
     made.put(placed(gang("low", workers(32)), {"worker": {f"n{n}": 8 for n in range(4)}}))
     made.put(bounded("high", 3, priority=100, at=1))
     assert [reason(verdict) for verdict in made.decide(1000).values()] == ["ResourceQuotaExceeded"]
 
 
-def test_an_elastic_gang_starts_and_grows_within_it() -> None:
+def test_elastic_gang_starts_and_grows_within_resource_quota() -> None:
     made = world(quota(5))
     made.put(bounded("a", 4, least=2, most=8))
     rounds = made.settle(100)
@@ -89,7 +89,7 @@ def test_an_elastic_gang_starts_and_grows_within_it() -> None:
         ("requests.nvidia.com/gpu", 2, "requests.nvidia.com/gpu 2"),
     ],
 )
-def test_amounts_are_in_the_resources_own_unit(resource: str, value: Any, text: str) -> None:
+def test_message_uses_unit_of_resource(resource: str, value: Any, text: str) -> None:
     bound = ResourceQuota(name="q", hard={resource: Decimal(0)}, used={})
     requests = GangQuotaUsage((PodQuotaUsage(amounts=((resource, Decimal(value)),)),))
     waiting = gang("a", workers(1), charges=requests)
@@ -97,7 +97,7 @@ def test_amounts_are_in_the_resources_own_unit(resource: str, value: Any, text: 
     assert message(verdict) == f"needs {text}, and ResourceQuota q allows no more than 0"
 
 
-def test_what_can_never_be_within_it_is_told_so() -> None:
+def test_gang_above_hard_limit_never_fits() -> None:
     made = world(quota(2))
     made.put(bounded("a", 3))
     [verdict] = made.decide(0).values()
@@ -108,7 +108,7 @@ def test_what_can_never_be_within_it_is_told_so() -> None:
     assert {uid: reason(one) for uid, one in made.decide(1).items()} == {"a": "ResourceQuotaExceeded"}
 
 
-def test_an_elastic_gang_of_which_the_least_is_within_it_does_not_wait_in_vain() -> None:
+def test_elastic_gang_starts_smaller_within_resource_quota() -> None:
     made = world(quota(3))
     made.put(bounded("a", 4, least=2))
     [verdict] = made.decide(0).values()
@@ -124,10 +124,10 @@ def test_an_elastic_gang_of_which_the_least_is_within_it_does_not_wait_in_vain()
     st.data(),
 )
 @settings(PATIENT)
-def test_gangs_never_go_beyond_a_quota_however_far_the_counting_lags(
+def test_gangs_stay_within_resource_quota_if_usage_lags(
     sizes: list[tuple[int, int]], foreign: int, room: int, data: st.DataObject
 ) -> None:
-    """Each pod is created, seen by us, and counted by the API server at moments of their own."""
+    """A pod is created, observed by informers, and counted by the API server at different times."""
     hard = foreign + room
     scheduler = Scheduler()
     for one in NODES:
@@ -148,7 +148,7 @@ def test_gangs_never_go_beyond_a_quota_however_far_the_counting_lags(
                 gangs[uid] = replace(other, created={"worker": there})
                 scheduler.put_gang(gangs[uid])
         created = sum(other.created.get("worker", 0) for other in gangs.values())
-        # Where others have pods, what is counted may be behind what we see, for a moment: they are distinguished then.
+        # With pods of other owners, a lagging count would briefly allow too much, so it does not lag in that case.
         counted = created if foreign else data.draw(st.integers(counted, created))
 
 
@@ -166,7 +166,7 @@ def test_gangs_never_go_beyond_a_quota_however_far_the_counting_lags(
         (Scope("CrossNamespacePodAffinity"), []),
     ],
 )
-def test_scopes(scope: Scope, pods: list[str]) -> None:
+def test_scope_counts_matching_pods(scope: Scope, pods: list[str]) -> None:
     specs = {
         "t": {"activeDeadlineSeconds": 0, "containers": [{"resources": {"limits": {"memory": "1"}}}]},
         "b": {"containers": [{"resources": {"requests": {"nvidia.com/gpu": "1"}}}]},
@@ -175,7 +175,7 @@ def test_scopes(scope: Scope, pods: list[str]) -> None:
     assert [name for name, spec in specs.items() if scope.counts(pod_quota_usage(spec))] == pods
 
 
-def test_what_a_pod_counts_as() -> None:
+def test_pod_quota_usage_amounts() -> None:
     resources = {"requests": {"cpu": "1", "nvidia.com/gpu": "2"}, "limits": {"cpu": "2", "nvidia.com/gpu": "2"}}
     assert dict(pod_quota_usage({"containers": [{"resources": resources}]}).amounts) == {
         "pods": 1,
@@ -188,26 +188,26 @@ def test_what_a_pod_counts_as() -> None:
 
 
 @pytest.mark.parametrize("deadline", [None, 60.0])
-def test_pods_of_a_job_with_a_deadline_are_terminating(deadline: float | None) -> None:
-    """The builder gives them the deadline of their job."""
+def test_pods_of_job_with_deadline_are_terminating(deadline: float | None) -> None:
+    """The pod builder sets the deadline of the job on its pods."""
     job = v1_job(replicas("Worker", 2), policy=RunPolicy(active_deadline=deadline))
     [pod] = gang_quota_usage(job, AdmissionConfig()).members
     assert pod.terminating is (deadline is not None)
 
 
-def test_pods_that_name_no_priority_class_have_the_default() -> None:
+def test_pods_without_priority_class_use_default() -> None:
     named = replace(replicas("PS", 1), template={"spec": {"priorityClassName": "high"}})
     usage = gang_quota_usage(v1_job(named, replicas("Worker", 1)), AdmissionConfig(default_class="batch"))
     assert [pod.priority_class for pod in usage.members] == ["high", "batch"]
 
 
-def test_a_stored_quota() -> None:
+def test_reads_stored_resource_quota() -> None:
     scopes = {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In", "values": ["high"]}]}
     spec = {"hard": {"pods": "9"}, "scopes": ["NotTerminating"], "scopeSelector": scopes}
     status = {"hard": {"pods": "10"}, "used": {"pods": "2", "cpu": "nonsense"}}
     read = read_resource_quota({"metadata": {"name": "q"}, "spec": spec, "status": status})
     assert (read.hard, read.used) == ({"pods": 10}, {"pods": 2})
     assert read.scopes == (Scope("NotTerminating"), Scope("PriorityClass", "In", frozenset({"high"})))
-    # Before it has been counted, the API server lets nothing in.
+    # Until the usage is counted, the API server admits nothing.
     assert read_resource_quota({"metadata": {"name": "q"}, "spec": spec}).used == {"pods": 9}
     assert read_resource_quota({"metadata": None, "spec": [], "status": "x"}).hard == {}
