@@ -1,4 +1,4 @@
-"""Clusters to test: in memory, durable, over HTTP, and a real API server if a kubeconfig is given."""
+"""Clusters to test: in memory, durable, over HTTP, and a real API server."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def rest(server: ApiServer) -> Iterator[RestCluster]:
         yield cluster
 
 
-DURABLE = pytest.param("durable", marks=pytest.mark.slow)  # test_sqlite shows what differs
+DURABLE = pytest.param("durable", marks=pytest.mark.slow)  # test_sqlite covers the differences
 EMBEDDED = ("memory", DURABLE, "http")
 REAL = pytest.param("real", marks=pytest.mark.cluster)
 
 
 @pytest.fixture(scope="session")
 def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Of a real API server: the one that TF_DIST_TEST_KUBECONFIG names, else K3s in Docker, else the test skips."""
+    """The kubeconfig in TF_DIST_TEST_KUBECONFIG, or of K3s in Docker. Without either, the test is skipped."""
     named = real_kubeconfig()
     if named:
         yield named
@@ -71,7 +71,7 @@ def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(params=[*EMBEDDED, REAL])
 def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
-    """Every implementation of the protocol in turn."""
+    """Each implementation of the protocol."""
     with ExitStack() as stack:
         if request.param == "real":
             yield stack.enter_context(_real(request.getfixturevalue("kubeconfig")))
@@ -100,11 +100,11 @@ def _is_established(crd: dict) -> bool:
 
 @pytest.fixture
 def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A namespace of the test's own."""
+    """A namespace for one test."""
     name = f"test-{secrets.token_hex(4)}"
     cluster.create(NAMESPACES, None, {"metadata": {"name": name}})
     if "real" in request.node.callspec.params.get("cluster", ""):
-        # Pods are refused until the namespace has its service account, and TFJobs until their kind is served.
+        # The server refuses pods until the namespace has its service account, and TFJobs until it serves their kind.
         wait_for(cluster, SERVICE_ACCOUNTS, name, "default", lambda account: account is not None)
         cluster.list(TFJOBS, name)
     yield name

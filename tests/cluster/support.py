@@ -1,4 +1,4 @@
-"""Small objects and waits that the cluster tests share."""
+"""Small objects and waits for the tests of clusters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tools.definitions import crds
 
 
 def pod(name: str, **spec: Any) -> Object:
-    """The least pod that an API server takes."""
+    """The smallest pod that an API server accepts."""
     containers = [{"name": "main", "image": "example.com/main:1"}]
     fixed = {"containers": containers, "restartPolicy": "Never", "automountServiceAccountToken": False}
     return {"metadata": {"name": name}, "spec": {**fixed, **spec}}
@@ -26,7 +26,7 @@ def config_map(name: str, **data: str) -> Object:
 
 
 def job(name: str, **spec: Any) -> Object:
-    """A TFJob that the rules of its definition accept."""
+    """A TFJob that the CustomResourceDefinition accepts."""
     worker = {"template": {"spec": {"containers": [{"name": "tensorflow", "image": "example.com/tf:1"}]}}}
     return {"metadata": {"name": name}, "spec": {"tfReplicaSpecs": {"Worker": worker}, **spec}}
 
@@ -77,16 +77,17 @@ def wait_for(
     until: Callable[[Object | None], bool],
     seconds: float = 120,
 ) -> None:
-    """Watch one object until the condition holds (None: it is gone); AssertionError if it never does.
+    """Watch an object until the condition holds, and raise AssertionError after the timeout.
 
-    The garbage collector of a real cluster learns of new kinds every 30 seconds, and then waits until it tries again.
+    ``until`` gets None if the object does not exist. The garbage collector of a real cluster discovers new kinds every
+    30 seconds, and then waits until it tries again.
     """
     selector, deadline = f"metadata.name={name}", time.monotonic() + seconds
     while (left := deadline - time.monotonic()) > 0:
         found = cluster.list(resource, namespace, fields=selector)
         if until(found.items[0] if found.items else None):
             return
-        # It ends early where nothing happens.
+        # A watch without changes may end early.
         with cluster.watch(resource, namespace, fields=selector, since=found.resource_version, timeout=left) as events:
             for event in events:
                 if event.type != "BOOKMARK" and until(None if event.type == "DELETED" else event.object):
@@ -99,7 +100,7 @@ def wait_gone(cluster: Cluster, resource: Resource, namespace: str | None, name:
 
 
 def take(events: Iterator[WatchEvent], count: int) -> list[tuple[str, str]]:
-    """The types and names of the next changes, bookmarks left out."""
+    """The types and names of the next changes, without bookmarks."""
     found: list[tuple[str, str]] = []
     for event in events:
         if event.type != "BOOKMARK":
@@ -110,7 +111,7 @@ def take(events: Iterator[WatchEvent], count: int) -> list[tuple[str, str]]:
 
 
 def cluster_of_kubeconfig(path: str) -> RestCluster:
-    """A client of the cluster that a kubeconfig names."""
+    """A client of the cluster in a kubeconfig."""
     return load_config(path).cluster()
 
 
@@ -120,12 +121,12 @@ def tf_job_definition() -> Object:
 
 
 def real_kubeconfig() -> str:
-    """The kubeconfig of the real API server that the environment names, "" for none."""
+    """The kubeconfig of a real API server from the environment, or ""."""
     return os.environ.get("TF_DIST_TEST_KUBECONFIG", "")
 
 
 class FixedLogs:
-    """A log source that has said everything already."""
+    """A log source with fixed lines."""
 
     def __init__(self, lines: list[bytes]) -> None:
         self._lines = lines

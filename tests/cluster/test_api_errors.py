@@ -1,4 +1,4 @@
-"""What the server's refusals are called here, and what they say to do."""
+"""The errors for refusals of the server, and their hints."""
 
 from __future__ import annotations
 
@@ -49,27 +49,27 @@ def cannot(user: str) -> str:
         ),
     ],
 )
-def test_a_missing_right_comes_with_the_command_that_grants_it(asked: RequestInfo, user: str, commands: str) -> None:
+def test_missing_permission_has_command_that_grants_it(asked: RequestInfo, user: str, commands: str) -> None:
     found = denied(asked, cannot(user))
     assert str(found).startswith(f"{asked}: ")
     assert f'"{user}"' in str(found)
     assert found.hint.startswith(f"grant it: {commands} (")
 
 
-def test_verb_kind_and_namespace_are_named() -> None:
+def test_request_shows_verb_kind_and_namespace() -> None:
     assert str(RequestInfo("create", TFJOBS, "status", "research")) == (
         "create tfjobs.kubeflow.org/status in namespace research"
     )
     assert str(RequestInfo("list", NODES, "", "research")) == "list nodes"
 
 
-def test_no_grant_helps_against_a_rule_or_without_a_name() -> None:
+def test_hint_has_no_grant_for_policies_and_anonymous_users() -> None:
     rule = 'pods "a" is forbidden: violates PodSecurity "restricted:latest": privileged'
     assert "grant" not in denied(RequestInfo("create", PODS, "", "research"), rule).hint
     assert "log in" in denied(RequestInfo("create", PODS, "", "research"), cannot("system:anonymous")).hint
 
 
-def test_a_quota_that_is_used_up_is_no_missing_right() -> None:
+def test_exceeded_quota_is_not_a_missing_permission() -> None:
     message = 'pods "a" is forbidden: exceeded quota: small, requested: pods=1, used: pods=4, limited: pods=4'
     found = denied(RequestInfo("create", PODS, "", "research"), message)
     assert isinstance(found, QuotaExceeded)
@@ -79,7 +79,7 @@ def test_a_quota_that_is_used_up_is_no_missing_right() -> None:
 
 
 @pytest.mark.parametrize("message", ["404 page not found", "the server could not find the requested resource"])
-def test_a_kind_that_is_not_there_is_told_from_an_object(message: str) -> None:
+def test_missing_kind_differs_from_missing_object(message: str) -> None:
     asked = RequestInfo("create", TFJOBS, "", "research")
     found = error_from_status(404, {"message": message}, asked=asked)
     assert isinstance(found, NotServed)
@@ -90,7 +90,7 @@ def test_a_kind_that_is_not_there_is_told_from_an_object(message: str) -> None:
     assert type(gone) is NotFound
 
 
-def test_a_node_that_keeps_a_log_back_is_not_our_login() -> None:
+def test_node_that_denies_logs_is_not_an_authentication_error() -> None:
     message = "the server has asked for the client to provide credentials ( pods/log a)"
     found = error_from_status(401, {"message": message}, asked=RequestInfo("get", PODS, "log", "research"))
     assert type(found) is Forbidden

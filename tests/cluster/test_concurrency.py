@@ -1,4 +1,4 @@
-"""Work side by side: it begins with one piece, and nothing follows an error."""
+"""Concurrent work starts with one task and stops after an error. Queues can be filled by signal handlers."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ def slow_start() -> Iterator[SlowStart]:
 
 
 def met(*sizes: int) -> list[Callable[[], object]]:
-    """Pieces of work of which so many at a time wait for each other: none ends alone."""
+    """Tasks in groups of these sizes. The tasks of a group wait for each other, so none ends alone."""
     barriers = [threading.Barrier(size, timeout=30) for size in sizes]
     return [barrier.wait for barrier, size in zip(barriers, sizes, strict=True) for _ in range(size)]
 
 
-def test_one_then_two_then_four_and_never_more_than_the_most(slow_start: SlowStart) -> None:
+def test_batches_double_up_to_limit(slow_start: SlowStart) -> None:
     slow_start.run(met(1, 2, 4, 4, 3))
 
 
-def test_nothing_is_no_work(slow_start: SlowStart) -> None:
+def test_empty_work_ends_immediately(slow_start: SlowStart) -> None:
     slow_start.run([])
 
 
-def test_starts_no_task_after_an_error_and_finishes_those_under_way(slow_start: SlowStart) -> None:
+def test_error_stops_new_tasks_but_finishes_running_ones(slow_start: SlowStart) -> None:
     done: list[int] = []
 
     def work(number: int) -> None:
@@ -50,8 +50,8 @@ def test_starts_no_task_after_an_error_and_finishes_those_under_way(slow_start: 
     assert sorted(done) == [0, 3]
 
 
-def test_tasks_are_done_though_other_work_holds_all_threads_of_the_pool() -> None:
-    """The creations of a namespace whose webhook hangs must not hold up those of another one."""
+def test_tasks_run_when_other_work_occupies_pool() -> None:
+    """If the webhook of a namespace hangs, creations in other namespaces must not wait."""
     hangs, done = threading.Event(), list[int]()
     with ThreadPoolExecutor(1) as pool:
         pool.submit(hangs.wait, 120)
@@ -66,13 +66,13 @@ def test_tasks_are_done_though_other_work_holds_all_threads_of_the_pool() -> Non
     assert done == [*range(7)]
 
 
-def test_all_of_it_is_done_in_the_callers_context() -> None:
-    """Else a log line of one pod's creation would not say which job it is about."""
+def test_tasks_run_in_context_of_caller() -> None:
+    """The log lines of a pod's creation must contain the job."""
     seen: list[tuple[str, str]] = []
     together = threading.Barrier(4, timeout=60)
 
     def task() -> None:
-        together.wait()  # no thread does two of them
+        together.wait()  # each task runs in a different thread
         seen.append((threading.current_thread().name, current_job.get()))
 
     with SYSTEM_RUNTIME.pool(4, "worker") as pool, job_log_context("default/mnist"):
@@ -84,7 +84,7 @@ def test_all_of_it_is_done_in_the_callers_context() -> None:
 SHORT = [0.0, *(10.0**-exponent for exponent in range(4, 10))]
 
 
-def test_a_queue_does_not_wait_longer_than_the_shortest_timeout() -> None:
+def test_queue_get_with_very_short_timeout_returns() -> None:
     ended = list[float]()
 
     def wait() -> None:
@@ -99,7 +99,7 @@ def test_a_queue_does_not_wait_longer_than_the_shortest_timeout() -> None:
     assert ended == SHORT * 300
 
 
-def test_a_queue_gives_what_many_threads_put_in_the_order_of_each() -> None:
+def test_queue_keeps_order_of_each_writer() -> None:
     items = SignalSafeQueue[tuple[int, int]]()
 
     def put(writer: int) -> None:
@@ -117,7 +117,7 @@ def test_a_queue_gives_what_many_threads_put_in_the_order_of_each() -> None:
 
 @contextmanager
 def on_signal(handler: Callable[[], object]) -> Iterator[Callable[[], None]]:
-    """Sends this process a signal soon, each time it is called."""
+    """A function that sends this process a signal shortly after each call."""
     before = signal.signal(signal.SIGUSR1, lambda *_: handler())
     try:
         yield lambda: threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGUSR1)).start()
@@ -125,7 +125,7 @@ def on_signal(handler: Callable[[], object]) -> Iterator[Callable[[], None]]:
         signal.signal(signal.SIGUSR1, before)
 
 
-def test_a_signal_handler_puts_into_the_queue_that_waits() -> None:
+def test_signal_handler_can_put_into_waiting_queue() -> None:
     items = SignalSafeQueue[str]()
     with on_signal(lambda: items.put("signal")) as send:
         send()
@@ -134,7 +134,7 @@ def test_a_signal_handler_puts_into_the_queue_that_waits() -> None:
         assert items.get() == "signal"
 
 
-def test_a_wait_whose_time_passes_in_a_signal_handler_ends() -> None:
+def test_queue_get_times_out_during_signal_handler() -> None:
     items = SignalSafeQueue[str]()
     rescue = threading.Timer(60, items.put, ("too late",))
     rescue.start()

@@ -1,4 +1,4 @@
-"""What every cluster must do alike: the embedded one in all its forms, and a real API server."""
+"""The behaviour of all clusters: the embedded cluster in all its forms, and a real API server."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from tf_dist.cluster.api import (
 )
 from tf_dist.errors import AlreadyExists, Conflict, Forbidden, Gone, NotFound, Rejected, Unavailable
 
-# The kubeconfig of a throw-away control plane may say that its certificate is not to be checked.
+# The kubeconfig of a throw-away control plane may disable the check of its certificate.
 pytestmark = pytest.mark.filterwarnings("ignore:Unverified HTTPS request")
 
 
 # Creating
 
 
-def test_a_created_object_gets_its_identity(cluster: Cluster, namespace: str) -> None:
+def test_created_object_has_uid_version_and_timestamp(cluster: Cluster, namespace: str) -> None:
     made = cluster.create(CONFIG_MAPS, namespace, config_map("a", key="value"))
     metadata = made["metadata"]
     assert (made["apiVersion"], made["kind"]) == ("v1", "ConfigMap")
@@ -45,7 +45,7 @@ def test_a_created_object_gets_its_identity(cluster: Cluster, namespace: str) ->
     assert cluster.get(CONFIG_MAPS, namespace, "a")["metadata"]["uid"] == metadata["uid"]
 
 
-def test_a_name_is_taken_once(cluster: Cluster, namespace: str) -> None:
+def test_duplicate_name_already_exists(cluster: Cluster, namespace: str) -> None:
     cluster.create(CONFIG_MAPS, namespace, config_map("a"))
     with pytest.raises(AlreadyExists, match="already exists"):
         cluster.create(CONFIG_MAPS, namespace, config_map("a"))
@@ -59,7 +59,7 @@ def test_names_are_generated(cluster: Cluster, namespace: str) -> None:
     assert len(first) == len("job-") + 5
 
 
-def test_the_body_stays_the_callers(cluster: Cluster, namespace: str) -> None:
+def test_create_does_not_change_or_keep_body_of_caller(cluster: Cluster, namespace: str) -> None:
     body = config_map("a", key="value")
     cluster.create(CONFIG_MAPS, namespace, body)
     assert body == config_map("a", key="value")
@@ -73,7 +73,7 @@ def test_bad_names_are_rejected(cluster: Cluster, namespace: str, name: str) -> 
         cluster.create(CONFIG_MAPS, namespace, config_map(name))
 
 
-def test_service_names_are_labels(cluster: Cluster, namespace: str) -> None:
+def test_service_names_must_be_dns_labels(cluster: Cluster, namespace: str) -> None:
     service = {"metadata": {"name": "a.b"}, "spec": {"clusterIP": "None", "ports": [{"port": 1}]}}
     with pytest.raises(Rejected, match=r"metadata\.name"):
         cluster.create(SERVICES, namespace, service)
@@ -85,7 +85,7 @@ def test_bad_labels_are_rejected(cluster: Cluster, namespace: str, labels: dict[
         cluster.create(CONFIG_MAPS, namespace, {"metadata": {"name": "a", "labels": labels}})
 
 
-def test_all_problems_are_named_at_once(cluster: Cluster, namespace: str) -> None:
+def test_all_problems_are_reported_at_once(cluster: Cluster, namespace: str) -> None:
     bad = pod("a", restartPolicy="Sometimes")
     bad["spec"]["containers"][0] |= {"name": "Bad_Name", "image": ""}
     with pytest.raises(Rejected) as refused:
@@ -94,12 +94,12 @@ def test_all_problems_are_named_at_once(cluster: Cluster, namespace: str) -> Non
     assert all(part in text for part in ("restartPolicy", "containers[0].name", "containers[0].image"))
 
 
-def test_a_missing_namespace_is_not_found(cluster: Cluster) -> None:
+def test_missing_namespace_is_not_found(cluster: Cluster) -> None:
     with pytest.raises(NotFound, match="namespaces"):
         cluster.create(CONFIG_MAPS, "no-such-namespace", config_map("a"))
 
 
-def test_pods_get_defaults_and_a_status(cluster: Cluster, namespace: str) -> None:
+def test_pods_get_defaults_and_status(cluster: Cluster, namespace: str) -> None:
     body = {**pod("a"), "status": {"phase": "Succeeded"}}
     body["spec"]["containers"][0]["resources"] = {"limits": {"cpu": "1"}}
     made = cluster.create(PODS, namespace, body)
@@ -154,7 +154,7 @@ def test_field_selectors(cluster: Cluster, namespace: str) -> None:
     assert names(cluster, PODS, None, fields=f"metadata.namespace={namespace}") == ["a", "b"]
 
 
-def test_events_are_found_by_what_they_are_about(cluster: Cluster, namespace: str) -> None:
+def test_events_are_selected_by_involved_object(cluster: Cluster, namespace: str) -> None:
     for about in ("a", "b"):
         event = {
             "metadata": {"name": f"{about}.1"},
@@ -167,7 +167,7 @@ def test_events_are_found_by_what_they_are_about(cluster: Cluster, namespace: st
     assert names(cluster, EVENTS, namespace, fields="involvedObject.name=b,involvedObject.kind=Pod") == ["b.1"]
 
 
-def test_lists_are_in_order_and_come_in_pages(cluster: Cluster, namespace: str) -> None:
+def test_pages_of_list_are_sorted_and_consistent(cluster: Cluster, namespace: str) -> None:
     for name in ("c", "a", "e", "b", "d"):
         cluster.create(PODS, namespace, pod(name))
     first = cluster.list(PODS, namespace, limit=2)
@@ -184,7 +184,7 @@ def test_lists_are_in_order_and_come_in_pages(cluster: Cluster, namespace: str) 
 # Changing
 
 
-def test_a_stale_replace_is_a_conflict(cluster: Cluster, namespace: str) -> None:
+def test_stale_replace_conflicts(cluster: Cluster, namespace: str) -> None:
     old = cluster.create(CONFIG_MAPS, namespace, config_map("a", key="1"))
     new = cluster.replace(CONFIG_MAPS, namespace, "a", {**old, "data": {"key": "2"}})
     assert int(new["metadata"]["resourceVersion"]) > int(old["metadata"]["resourceVersion"])
@@ -193,20 +193,20 @@ def test_a_stale_replace_is_a_conflict(cluster: Cluster, namespace: str) -> None
     assert cluster.get(CONFIG_MAPS, namespace, "a")["data"] == {"key": "2"}
 
 
-def test_a_write_that_changes_nothing_has_no_version(cluster: Cluster, namespace: str) -> None:
+def test_write_without_change_keeps_version(cluster: Cluster, namespace: str) -> None:
     made = cluster.create(CONFIG_MAPS, namespace, config_map("a", key="1"))
     same = cluster.replace(CONFIG_MAPS, namespace, "a", made)
     assert same["metadata"]["resourceVersion"] == made["metadata"]["resourceVersion"]
 
 
-def test_custom_objects_are_replaced_with_a_version_only(cluster: Cluster, namespace: str) -> None:
+def test_replacing_custom_object_needs_version(cluster: Cluster, namespace: str) -> None:
     made = cluster.create(TFJOBS, namespace, job("a"))
     bare = {**made, "metadata": {"name": "a"}}
     with pytest.raises(Rejected, match="resourceVersion"):
         cluster.replace(TFJOBS, namespace, "a", bare)
 
 
-def test_only_a_new_spec_is_a_new_generation(cluster: Cluster, namespace: str) -> None:
+def test_only_spec_changes_increase_generation(cluster: Cluster, namespace: str) -> None:
     assert cluster.create(TFJOBS, namespace, job("a"))["metadata"]["generation"] == 1
 
     def generation(patch: dict, subresource: str = "") -> int:
@@ -219,7 +219,7 @@ def test_only_a_new_spec_is_a_new_generation(cluster: Cluster, namespace: str) -
     assert generation({"spec": {"x": 1}}) == 2
 
 
-def test_status_and_spec_are_written_apart(cluster: Cluster, namespace: str) -> None:
+def test_status_and_spec_are_written_separately(cluster: Cluster, namespace: str) -> None:
     made = cluster.create(TFJOBS, namespace, {**job("a", x=1), "status": {"phase": "Done"}})
     assert "status" not in made
     cluster.patch(TFJOBS, namespace, "a", {"spec": {"x": 2}, "status": {"phase": "Running"}}, subresource="status")
@@ -249,7 +249,7 @@ def test_merge_patches(cluster: Cluster, namespace: str) -> None:
     assert changed["data"] == {"keep": "1", "new": "3"}
 
 
-def test_a_patch_with_an_old_version_is_a_conflict(cluster: Cluster, namespace: str) -> None:
+def test_patch_with_old_version_conflicts(cluster: Cluster, namespace: str) -> None:
     old = cluster.create(CONFIG_MAPS, namespace, config_map("a"))["metadata"]["resourceVersion"]
     cluster.patch(CONFIG_MAPS, namespace, "a", {"data": {"x": "1"}})
     with pytest.raises(Conflict):
@@ -286,19 +286,19 @@ def test_json_patches(cluster: Cluster, namespace: str) -> None:
         )
 
 
-def test_custom_objects_take_no_strategic_patch(cluster: Cluster, namespace: str) -> None:
+def test_strategic_patch_of_custom_object_is_rejected(cluster: Cluster, namespace: str) -> None:
     cluster.create(TFJOBS, namespace, job("a"))
     with pytest.raises(Rejected):
         cluster.patch(TFJOBS, namespace, "a", {"spec": {}}, kind=PatchType.STRATEGIC)
 
 
-def test_a_pods_spec_is_fixed(cluster: Cluster, namespace: str) -> None:
+def test_pod_spec_is_immutable(cluster: Cluster, namespace: str) -> None:
     cluster.create(PODS, namespace, pod("a"))
     with pytest.raises(Rejected, match="pod updates may not change fields"):
         cluster.patch(PODS, namespace, "a", {"spec": {"restartPolicy": "Always"}})
 
 
-def test_both_versions_show_one_job(cluster: Cluster, namespace: str) -> None:
+def test_both_versions_show_same_job(cluster: Cluster, namespace: str) -> None:
     made = cluster.create(TFJOBS_V1ALPHA1, namespace, job("a"))
     assert made["apiVersion"] == "kubeflow.org/v1alpha1"
     shown = cluster.get(TFJOBS, namespace, "a")
@@ -307,7 +307,7 @@ def test_both_versions_show_one_job(cluster: Cluster, namespace: str) -> None:
     assert [obj["apiVersion"] for obj in cluster.list(TFJOBS_V1ALPHA1, namespace).items] == ["kubeflow.org/v1alpha1"]
 
 
-def test_no_update_is_lost_among_threads(cluster: Cluster, namespace: str) -> None:
+def test_concurrent_updates_are_not_lost(cluster: Cluster, namespace: str) -> None:
     cluster.create(CONFIG_MAPS, namespace, config_map("a", count="0"))
 
     def add_one(_: int) -> None:
@@ -325,7 +325,7 @@ def test_no_update_is_lost_among_threads(cluster: Cluster, namespace: str) -> No
     assert cluster.get(CONFIG_MAPS, namespace, "a")["data"] == {"count": "20"}
 
 
-def test_secrets_take_plain_strings(cluster: Cluster, namespace: str) -> None:
+def test_secret_string_data_is_encoded(cluster: Cluster, namespace: str) -> None:
     made = cluster.create(SECRETS, namespace, {"metadata": {"name": "a"}, "stringData": {"k": "v"}})
     assert (made["type"], made["data"]) == ("Opaque", {"k": "dg=="})
 
@@ -333,7 +333,7 @@ def test_secrets_take_plain_strings(cluster: Cluster, namespace: str) -> None:
 # Deleting
 
 
-def test_deleting(cluster: Cluster, namespace: str) -> None:
+def test_deleted_object_is_not_found(cluster: Cluster, namespace: str) -> None:
     cluster.create(CONFIG_MAPS, namespace, config_map("a"))
     cluster.delete(CONFIG_MAPS, namespace, "a")
     assert not exists(cluster, CONFIG_MAPS, namespace, "a")
@@ -341,7 +341,7 @@ def test_deleting(cluster: Cluster, namespace: str) -> None:
         cluster.delete(CONFIG_MAPS, namespace, "a")
 
 
-def test_a_delete_is_fenced_by_uid(cluster: Cluster, namespace: str) -> None:
+def test_delete_with_wrong_uid_conflicts(cluster: Cluster, namespace: str) -> None:
     uid = cluster.create(CONFIG_MAPS, namespace, config_map("a"))["metadata"]["uid"]
     with pytest.raises(Conflict):
         cluster.delete(CONFIG_MAPS, namespace, "a", uid="00000000-0000-0000-0000-000000000000")
@@ -349,7 +349,7 @@ def test_a_delete_is_fenced_by_uid(cluster: Cluster, namespace: str) -> None:
     assert not exists(cluster, CONFIG_MAPS, namespace, "a")
 
 
-def test_finalizers_hold_an_object(cluster: Cluster, namespace: str) -> None:
+def test_finalizers_delay_deletion(cluster: Cluster, namespace: str) -> None:
     body = job("a")
     body["metadata"]["finalizers"] = ["example.com/hold"]
     cluster.create(TFJOBS, namespace, body)
@@ -361,7 +361,7 @@ def test_finalizers_hold_an_object(cluster: Cluster, namespace: str) -> None:
     assert not exists(cluster, TFJOBS, namespace, "a")
 
 
-def test_a_bound_pod_goes_when_its_node_agent_says_so(cluster: Cluster, namespace: str) -> None:
+def test_bound_pod_is_deleted_by_kubelet_after_grace_period(cluster: Cluster, namespace: str) -> None:
     cluster.create(PODS, namespace, pod("a", nodeName="nowhere", terminationGracePeriodSeconds=300))
     cluster.delete(PODS, namespace, "a")
     metadata = cluster.get(PODS, namespace, "a")["metadata"]
@@ -372,7 +372,7 @@ def test_a_bound_pod_goes_when_its_node_agent_says_so(cluster: Cluster, namespac
     assert not exists(cluster, PODS, namespace, "a")
 
 
-def test_an_ended_or_unbound_pod_goes_at_once(cluster: Cluster, namespace: str) -> None:
+def test_ended_or_unbound_pod_is_deleted_immediately(cluster: Cluster, namespace: str) -> None:
     cluster.create(PODS, namespace, pod("ended", nodeName="nowhere"))
     cluster.patch(PODS, namespace, "ended", {"status": {"phase": "Succeeded"}}, subresource="status")
     cluster.create(PODS, namespace, pod("unbound", nodeSelector={"none": "such"}))
@@ -392,7 +392,7 @@ def test_deletes_dependents_with_their_owner(cluster: Cluster, namespace: str, p
     assert exists(cluster, CONFIG_MAPS, namespace, "other")
 
 
-def test_orphans_stay(cluster: Cluster, namespace: str) -> None:
+def test_orphan_propagation_keeps_dependents(cluster: Cluster, namespace: str) -> None:
     owner = cluster.create(TFJOBS, namespace, job("a"))
     cluster.create(CONFIG_MAPS, namespace, owned_by(owner, config_map("mine")))
     cluster.delete(TFJOBS, namespace, "a", propagation="Orphan")
@@ -400,7 +400,7 @@ def test_orphans_stay(cluster: Cluster, namespace: str) -> None:
     assert "ownerReferences" not in cluster.get(CONFIG_MAPS, namespace, "mine")["metadata"]
 
 
-def test_deletes_an_object_whose_owner_is_already_gone(cluster: Cluster, namespace: str) -> None:
+def test_object_of_deleted_owner_is_collected(cluster: Cluster, namespace: str) -> None:
     owner = cluster.create(TFJOBS, namespace, job("a"))
     cluster.delete(TFJOBS, namespace, "a")
     wait_gone(cluster, TFJOBS, namespace, "a")
@@ -408,7 +408,7 @@ def test_deletes_an_object_whose_owner_is_already_gone(cluster: Cluster, namespa
     wait_gone(cluster, CONFIG_MAPS, namespace, "late")
 
 
-def test_a_namespace_takes_its_content_with_it(cluster: Cluster, namespace: str) -> None:
+def test_deleted_namespace_deletes_its_content(cluster: Cluster, namespace: str) -> None:
     cluster.create(CONFIG_MAPS, namespace, config_map("a"))
     body = config_map("held")
     body["metadata"]["finalizers"] = ["example.com/hold"]
@@ -425,7 +425,7 @@ def test_a_namespace_takes_its_content_with_it(cluster: Cluster, namespace: str)
 # Watching
 
 
-def test_a_watch_shows_changes_after_a_version(cluster: Cluster, namespace: str) -> None:
+def test_watch_sends_changes_after_version(cluster: Cluster, namespace: str) -> None:
     cluster.create(TFJOBS, namespace, job("before"))
     since = cluster.list(TFJOBS, namespace).resource_version
     cluster.create(TFJOBS, namespace, job("a"))
@@ -436,7 +436,7 @@ def test_a_watch_shows_changes_after_a_version(cluster: Cluster, namespace: str)
         assert take(events, 1) == [("DELETED", "a")]
 
 
-def test_a_watch_without_a_version_begins_with_what_is_there(cluster: Cluster, namespace: str) -> None:
+def test_watch_without_version_starts_with_existing_objects(cluster: Cluster, namespace: str) -> None:
     cluster.create(TFJOBS, namespace, job("a"))
 
     def begins_so() -> bool:
@@ -447,11 +447,11 @@ def test_a_watch_without_a_version_begins_with_what_is_there(cluster: Cluster, n
             return True
         return False
 
-    # Kubernetes since 1.34 refuses it at times where etcd is older than it asks for. tf-dist itself lists first.
+    # Since 1.34, Kubernetes sometimes refuses such a watch if etcd is too old. tf-dist itself lists first.
     until(begins_so, 60)
 
 
-def test_objects_come_into_a_selectors_view_and_leave_it(cluster: Cluster, namespace: str) -> None:
+def test_watch_sends_added_and_deleted_when_selector_match_changes(cluster: Cluster, namespace: str) -> None:
     since = cluster.list(TFJOBS, namespace).resource_version
     with cluster.watch(TFJOBS, namespace, labels="seen=yes", since=since, timeout=30) as events:
         cluster.create(TFJOBS, namespace, job("a"))
@@ -460,13 +460,13 @@ def test_objects_come_into_a_selectors_view_and_leave_it(cluster: Cluster, names
         assert take(events, 2) == [("ADDED", "a"), ("DELETED", "a")]
 
 
-def test_a_watch_ends_in_time_without_an_error(cluster: Cluster, namespace: str) -> None:
+def test_watch_ends_at_timeout_without_error(cluster: Cluster, namespace: str) -> None:
     since = cluster.list(TFJOBS, namespace).resource_version
     with cluster.watch(TFJOBS, namespace, since=since, timeout=1) as events:
         assert take(events, 1) == []
 
 
-def test_a_watch_ends_when_another_thread_closes_it(cluster: Cluster, namespace: str) -> None:
+def test_watch_ends_when_another_thread_closes_it(cluster: Cluster, namespace: str) -> None:
     cluster.create(TFJOBS, namespace, job("a"))
     events = cluster.watch(TFJOBS, namespace, timeout=100)
     seen: list[tuple[str, str]] = []
@@ -496,18 +496,18 @@ def test_versions_out_of_range_are_gone(cluster: Cluster, namespace: str, reques
 # Logs and addresses
 
 
-def test_logs_of_no_pod_are_not_found(cluster: Cluster, namespace: str) -> None:
+def test_logs_of_missing_pod_are_not_found(cluster: Cluster, namespace: str) -> None:
     with pytest.raises(NotFound):
         cluster.logs(namespace, "none")
 
 
-def test_logs_of_a_pod_that_does_not_run_are_refused(cluster: Cluster, namespace: str) -> None:
+def test_logs_of_unknown_container_are_rejected(cluster: Cluster, namespace: str) -> None:
     cluster.create(PODS, namespace, pod("a", nodeSelector={"none": "such"}))
     with pytest.raises(Rejected, match="not valid"):
         cluster.logs(namespace, "a", LogOptions(container="none"))
 
 
-def test_addresses_are_as_they_are(cluster: Cluster, namespace: str) -> None:
+def test_clusters_without_resolver_have_no_addresses(cluster: Cluster, namespace: str) -> None:
     assert cluster.addresses(cluster.create(TFJOBS, namespace, job("a")), ["a-worker-0:2222"]) == {}
 
 
@@ -515,7 +515,7 @@ def test_addresses_are_as_they_are(cluster: Cluster, namespace: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "a?b", "a%2Fb"])
-def test_odd_names_reach_nothing_else(cluster: Cluster, namespace: str, name: str) -> None:
+def test_odd_names_do_not_reach_other_objects(cluster: Cluster, namespace: str, name: str) -> None:
     cluster.create(PODS, namespace, pod("keep"))
     for ask in (cluster.get, cluster.delete):
         with pytest.raises((NotFound, Rejected)):
@@ -524,6 +524,6 @@ def test_odd_names_reach_nothing_else(cluster: Cluster, namespace: str, name: st
 
 
 @pytest.mark.parametrize("value", [float("nan"), object(), b"bytes"])
-def test_rejects_values_that_json_does_not_have(cluster: Cluster, namespace: str, value: object) -> None:
+def test_values_that_are_not_json_are_rejected(cluster: Cluster, namespace: str, value: object) -> None:
     with pytest.raises(Rejected, match="not"):
         cluster.create(TFJOBS, namespace, job("a", x=value))

@@ -1,7 +1,4 @@
-"""A server that is ended leaves no thread behind.
-
-A quiet stream ends when its client goes, and only then.
-"""
+"""A stopped server leaves no threads, and a quiet stream ends only when its client disconnects."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ SECONDS = 60
 
 
 class Lingering(ConnectionTrackingServer):
-    """Its threads have let go of their connections, and do not get the processor for their last step."""
+    """A server whose threads have released their connections, but have not ended yet."""
 
     thread_name = "lingering"
 
@@ -46,7 +43,7 @@ def server() -> Iterator[Lingering]:
             accepting.join()
 
 
-def test_a_thread_that_has_let_go_of_its_connection_is_waited_for_too(server: Lingering) -> None:
+def test_end_connections_waits_for_threads_without_connection(server: Lingering) -> None:
     socket.create_connection(server.server_address[:2]).close()
     assert server.let_go.wait(SECONDS)
     assert server.connections == 0
@@ -61,22 +58,22 @@ def test_a_thread_that_has_let_go_of_its_connection_is_waited_for_too(server: Li
 
 @pytest.fixture
 def stream(server: Lingering) -> Iterator[tuple[socket.socket, threading.Event]]:
-    """The client's end of a stream that says nothing, and whether the server has ended it."""
+    """The client's end of a stream without data, and an event that is set when the server ends the stream."""
     ours, theirs = socket.socketpair()
     ended = threading.Event()
     with ours, theirs, server.streaming(ours, ended.set):
         yield theirs, ended
 
 
-def test_a_quiet_stream_ends_with_its_client(stream: tuple[socket.socket, threading.Event]) -> None:
+def test_quiet_stream_ends_when_client_disconnects(stream: tuple[socket.socket, threading.Event]) -> None:
     client, ended = stream
-    assert not ended.wait(0.6)  # the server looks several times meanwhile
+    assert not ended.wait(0.6)  # the server checks several times in the meantime
     client.close()
     assert ended.wait(SECONDS)
 
 
-def test_the_next_request_on_a_kept_connection_ends_no_stream(server: Lingering) -> None:
-    """The first stream is done and the request for the second is there, before the server looks."""
+def test_next_request_on_kept_connection_does_not_end_stream(server: Lingering) -> None:
+    """The first stream ends and the request for the second arrives before the server checks."""
     ours, theirs = socket.socketpair()
     first, second = threading.Event(), threading.Event()
     with ours, theirs:
@@ -91,7 +88,7 @@ def test_the_next_request_on_a_kept_connection_ends_no_stream(server: Lingering)
             assert second.wait(SECONDS)
 
 
-def test_a_stream_that_begins_while_the_server_stops_ends_at_once() -> None:
+def test_stream_that_starts_while_server_stops_ends_immediately() -> None:
     server = Lingering()
     server.go_on.set()
     server.start()

@@ -1,4 +1,4 @@
-"""Leases as values: what an observer may conclude from two looks at one."""
+"""Leases as values: what an observer concludes from two observations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tf_dist.cluster.lease import LeaseObservation
 
 
-def test_an_observation_counts_what_lies_between_looks() -> None:
+def test_observation_age_counts_from_last_change() -> None:
     def at(version: str) -> dict[str, Any]:
         return {"metadata": {"uid": "u", "resourceVersion": version}, "spec": {"leaseDurationSeconds": 10}}
 
@@ -23,7 +23,7 @@ def test_an_observation_counts_what_lies_between_looks() -> None:
 
 
 @pytest.mark.parametrize("changed", [{"renewTime": "2027-01-15T08:01:07.821860Z"}, {"holderIdentity": "two"}])
-def test_a_restored_etcd_gives_a_version_twice_and_a_renewal_shows_all_the_same(changed: dict[str, str]) -> None:
+def test_renewal_is_noticed_when_restored_etcd_reuses_version(changed: dict[str, str]) -> None:
     spec = {"holderIdentity": "one", "leaseDurationSeconds": 15, "renewTime": "2027-01-15T08:00:34.456601Z"}
     stored = {"metadata": {"uid": "u", "resourceVersion": "84"}, "spec": spec}
     seen = LeaseObservation()

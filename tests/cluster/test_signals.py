@@ -1,4 +1,4 @@
-"""Signals as messages: which are announced, and which end the process."""
+"""Signals as messages: which are delivered, and which end the process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tf_dist.cluster.signals import STOPPING, Signals
 SECONDS = 60
 
 
-def test_those_that_ask_to_stop_are_told_of_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_stop_signals_are_delivered(monkeypatch: pytest.MonkeyPatch) -> None:
     told, ends = list[int](), list[int]()
     monkeypatch.setattr(os, "_exit", ends.append)
     others = threading.Event()
@@ -36,7 +36,7 @@ def test_those_that_ask_to_stop_are_told_of_and_no_others(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(("count", "code"), [(2, 0), (3, 128 + signal.SIGTERM)])
-def test_the_third_ends_the_process_as_it_is(count: int, code: int) -> None:
+def test_third_signal_ends_process_immediately(count: int, code: int) -> None:
     signals, told = Signals(), list[int]()
     pid = os.fork()
     if not pid:

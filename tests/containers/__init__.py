@@ -1,1 +1,1 @@
-"""Tests with real containers, on a cluster that TF_DIST_TEST_CONTAINERS names."""
+"""Tests with real containers, on the cluster of the kubeconfig in TF_DIST_TEST_CONTAINERS."""

@@ -1,4 +1,4 @@
-"""A cluster with real containers, tf-dist on it by the commands of docs/install.md, and a namespace of our own."""
+"""A cluster with real containers, on which the commands of docs/install.md install tf-dist, and namespaces."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.airflow.conftest import airflow_db  # also tells Airflow where it is, before that is imported
+from tests.airflow.conftest import airflow_db  # also sets the home of Airflow before Airflow is imported
 from tests.deploy.manifests import template
 from tests.waiting import until
 
@@ -30,15 +30,15 @@ NODES_TOOL = "TF_DIST_TEST_NODES"
 SYSTEM = "tf-dist-system"
 TFJOBS = "tfjobs.kubeflow.org"
 FORMATS = {"v1": TFJOBS, "v1alpha1": "tfjobs.v1alpha1.kubeflow.org", "volcano": "jobs.batch.volcano.sh"}
-"""The formats of jobs, as kubectl names their kinds."""
-# Steps of the example that take at least ten seconds: with TensorFlow, or with tests/stand_in.
+"""The formats of jobs, and the names of their kinds in kubectl."""
+# Steps of the example that take at least ten seconds, with TensorFlow or with tests/stand_in.
 LONG = 60_000 if "stand-in" in TRAINER else 6_000
 _DIGITS = ROOT / "examples" / "digits"
 _OURS = "crd,clusterrole,clusterrolebinding,namespace"
 
 
 class Namespace:
-    """A namespace of a real cluster, used as people use it: by kubectl and tf-dist."""
+    """A namespace of a real cluster, used with kubectl and tf-dist."""
 
     def __init__(self, kubeconfig: str, name: str, programs: Path) -> None:
         self.kubeconfig, self.name, self._programs = kubeconfig, name, programs
@@ -58,13 +58,13 @@ class Namespace:
         return self.run("tf-dist", *arguments, "-n", self.name, check=check)
 
     def start_tf_dist(self, *arguments: str) -> subprocess.Popen[str]:
-        """The command as a process, whose output is one text."""
+        """Start the command as a process, with stdout and stderr as one stream."""
         command = ["tf-dist", *arguments, "-n", self.name]
         output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL}
         return subprocess.Popen(command, env=self.environment, text=True, cwd=ROOT, **output)  # type: ignore[call-overload,no-any-return]
 
     def run(self, *command: str, given: str | None = None, check: bool = True) -> str:
-        """What a command writes; with ``check`` it has to succeed."""
+        """The output of a command. With ``check``, the command must succeed."""
         done = subprocess.run(
             command, input=given, env=self.environment, capture_output=True, text=True, timeout=280, cwd=ROOT
         )
@@ -72,7 +72,7 @@ class Namespace:
         return done.stdout
 
     def apply(self, document: str) -> str:
-        """Apply a job; its name."""
+        """Apply a job, and return its name."""
         self.kubectl("apply", "-f", "-", given=document)
         return str(yaml.safe_load(document)["metadata"]["name"])
 
@@ -84,7 +84,7 @@ class Namespace:
         return {pod["metadata"]["name"]: pod for pod in self.objects("pods")}
 
     def jobs(self) -> list[str]:
-        """Names of the TFJobs."""
+        """The names of the TFJobs."""
         return [one["metadata"]["name"] for one in self.objects(TFJOBS)]
 
     def job(self, name: str, kind: str = TFJOBS) -> dict[str, Any]:
@@ -92,18 +92,18 @@ class Namespace:
         return found
 
     def condition(self, name: str) -> dict[str, Any]:
-        """The condition of a TFJob v1 that holds and came last; empty before there is one."""
+        """The latest true condition of a TFJob v1, or {}."""
         conditions = self.job(name).get("status", {}).get("conditions") or []
         true = [one for one in conditions if one["status"] == "True" and "/" not in one["type"]]
         return true[-1] if true else {}
 
     def until_ended(self, name: str, seconds: float = 240) -> str:
-        """Until a TFJob v1 is over; by which condition."""
+        """Wait until a TFJob v1 has ended, and return its final condition."""
         until(lambda: self.condition(name).get("type") in ("Succeeded", "Failed"), seconds, every=1)
         return str(self.condition(name)["type"])
 
     def until_said(self, pod: str, *words: str, seconds: float = 60) -> None:
-        """Until the log of a pod says all of these words."""
+        """Wait until the log of a pod contains all of these words."""
 
         def said() -> bool:
             log = self.kubectl("logs", pod, check=False)
@@ -112,7 +112,7 @@ class Namespace:
         until(said, seconds, every=0.5)
 
     def until_shown(self, command: Sequence[str], *words: str, seconds: float = 60) -> str:
-        """Until a command of tf-dist shows all of these words; what it shows."""
+        """Wait until a command of tf-dist shows all of these words, and return its output."""
         shown = ""
 
         def all_there() -> bool:
@@ -127,12 +127,12 @@ class Namespace:
         return shown
 
     def events(self, name: str) -> list[str]:
-        """Reasons of the events of a job."""
+        """The reasons of a job's events."""
         found = self.objects("events", "--field-selector", f"involvedObject.name={name}")
         return [one["reason"] for one in found]
 
     def delete(self, name: str, kind: str = TFJOBS) -> None:
-        """Delete a job; nothing of it stays."""
+        """Delete a job, and wait until its objects are gone."""
         of_job = f"tf-dist.dev/job-uid={self.job(name, kind)['metadata']['uid']}"
         self.kubectl("delete", kind, name, "--wait=false")
 
@@ -144,7 +144,7 @@ class Namespace:
 
 
 def written(*beginning: str, pages: Sequence[str] = ("install.md", "remove.md")) -> list[str]:
-    """The commands of these pages of docs/ that begin so, one after the other."""
+    """The commands with these beginnings from pages of docs/."""
     text = "".join((ROOT / "docs" / page).read_text() for page in pages)
     lines = re.findall(r"^\$ (.*)$", text, re.MULTILINE)
     found = [next((line for line in lines if line.startswith(begin)), "") for begin in beginning]
@@ -154,7 +154,7 @@ def written(*beginning: str, pages: Sequence[str] = ("install.md", "remove.md"))
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Namespace:
-    """The cluster, by its default namespace; ``tf-dist`` is this checkout's."""
+    """The default namespace of the cluster. ``tf-dist`` is the command of this checkout."""
     kubeconfig = os.environ.get(VARIABLE)
     if not kubeconfig:
         pytest.skip(f"no cluster with real containers: {VARIABLE} names its kubeconfig (docs/testing.md)")
@@ -166,13 +166,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Namespace:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that install tf-dist themselves go first: the others share one installation, which stays to the end."""
+    """Run tests that install tf-dist themselves first. The others share an installation until the end."""
     items.sort(key=lambda item: "administrator" not in getattr(item, "fixturenames", ()))
 
 
 @pytest.fixture(scope="session")
 def installed(cluster: Namespace) -> Iterator[Namespace]:
-    """tf-dist runs on it: an installation that is there stays, the one that is made here is removed again."""
+    """The cluster with tf-dist. The fixture installs and removes tf-dist, unless it is already installed."""
     if cluster.kubectl("get", "namespace", SYSTEM, "--ignore-not-found"):
         yield cluster
         return
@@ -181,7 +181,7 @@ def installed(cluster: Namespace) -> Iterator[Namespace]:
     )
     try:
         cluster.run("sh", "-ec", install)
-        # As docs/install.md has it for Volcano Jobs: a value of the chart.
+        # Volcano Jobs are a value of the chart, as in docs/install.md.
         repository, _, tag = IMAGE.rpartition(":")
         chart = template("volcanoJobs=true", f"image.repository={repository}", f"image.tag={tag}")
         cluster.run("kubectl", "apply", "-f", "-", given=chart)
@@ -203,7 +203,7 @@ def namespace(installed: Namespace) -> Iterator[Namespace]:
 
 @pytest.fixture(scope="session")
 def leaving(installed: Namespace) -> Iterator[list[str]]:
-    """Namespaces whose deletion no test waits for: it takes seconds. They are gone in the end."""
+    """Namespaces that tests delete without waiting. The fixture waits for all of them at the end."""
     names: list[str] = []
     yield names
     if names:
@@ -212,7 +212,7 @@ def leaving(installed: Namespace) -> Iterator[list[str]]:
 
 @pytest.fixture
 def other(installed: Namespace, leaving: list[str]) -> Iterator[Namespace]:
-    """A namespace of this test's own."""
+    """A namespace for one test."""
     space = created_namespace(installed)
     leaving.append(space.name)
     try:
@@ -228,7 +228,7 @@ def created_namespace(cluster: Namespace) -> Namespace:
 
 
 def new_namespace(cluster: Namespace) -> Iterator[Namespace]:
-    """A namespace, gone afterwards."""
+    """A namespace that is deleted afterwards."""
     space = created_namespace(cluster)
     try:
         yield space
@@ -237,10 +237,10 @@ def new_namespace(cluster: Namespace) -> Iterator[Namespace]:
 
 
 class Nodes:
-    """The nodes of a cluster that is the tests' own; they may stop, lose power, and be cut off.
+    """The nodes of a cluster that the tests may disturb. The nodes can stop, lose power, and be disconnected.
 
-    ``tool`` is the program of ``TF_DIST_TEST_NODES``. DIR is the folder of the kubeconfig, PART a process such as
-    ``kubelet``. The program exits with 0 when it is done:
+    ``tool`` is the program in ``TF_DIST_TEST_NODES``. DIR is the folder of the kubeconfig, PART a process such as
+    ``kubelet``. The program exits with 0 on success:
 
     - ``stop DIR NODE/PART``: sends the signal of the variable ``SIG`` to the process. ``start`` runs it again.
     - ``node-kill DIR NODE``: kills all processes of the node. ``node-up`` boots the node with the same disk.
@@ -264,7 +264,7 @@ class Nodes:
 
     @contextmanager
     def without_power(self, node: str) -> Iterator[None]:
-        """The node loses its power. Afterwards it boots with the same disk."""
+        """The node loses power. Afterwards, it boots with the same disk."""
         self._call("node-kill", node)
         try:
             yield
@@ -274,7 +274,7 @@ class Nodes:
 
     @contextmanager
     def cut_off(self, node: str) -> Iterator[None]:
-        """The node runs, and its network does not."""
+        """The node runs without a network."""
         self._call("cut", node)
         try:
             yield
@@ -291,7 +291,7 @@ class Nodes:
             self._cluster.kubectl("uncordon", *nodes)
 
     def until_ready(self, node: str, ready: bool) -> None:
-        """Until the cluster takes the node for ready, or for lost."""
+        """Wait until the condition Ready of the node is true, or not true."""
 
         def is_ready() -> bool:
             conditions = self._cluster.job(node, "node")["status"]["conditions"]
@@ -314,7 +314,7 @@ class Nodes:
 
 @pytest.fixture
 def nodes(cluster: Namespace) -> Nodes:
-    """The nodes of a cluster that is the tests' own."""
+    """The nodes of a cluster that the tests may disturb."""
     tool = os.environ.get(NODES_TOOL)
     if not tool:
         pytest.skip(f"no nodes of the tests' own: {NODES_TOOL} names the program that stops them (docs/testing.md)")
@@ -322,7 +322,7 @@ def nodes(cluster: Namespace) -> Nodes:
 
 
 def shipped(file: str, *, steps: int | None = None, name: str = "") -> str:
-    """An example of examples/digits, as it is but for the image (``TF_DIST_TEST_TRAINER``) and what is named here."""
+    """A job of examples/digits with the image of ``TF_DIST_TEST_TRAINER``, and optionally other steps and name."""
     text = (_DIGITS / file).read_text().replace("tf-dist/digits:latest", TRAINER)
     text = text if steps is None else text.replace("--steps=4000", f"--steps={steps}")
     document = yaml.safe_load(text)
@@ -331,9 +331,10 @@ def shipped(file: str, *, steps: int | None = None, name: str = "") -> str:
 
 
 def small_job(name: str, script: str, *, type_: str = "Worker", **replica: Any) -> str:
-    """A TFJob v1 whose replicas run a shell script; ``replica``: other fields of the replica spec, and ``policy`` of
-    the run policy, ``resources`` and ``image`` of the container. Beside parameter servers is a worker that runs
-    ``other``.
+    """A TFJob v1 whose replicas run a shell script.
+
+    ``replica``: other fields of the replica spec, ``policy`` (fields of the run policy), and ``resources`` and
+    ``image`` of the container. A job with parameter servers also has a worker that runs ``other``.
     """
     policy, other = replica.pop("policy", {}), replica.pop("other", "sleep 600")
     resources = {"requests": {"cpu": "10m", "memory": "16Mi"}, **replica.pop("resources", {})}
@@ -362,7 +363,7 @@ def small_job(name: str, script: str, *, type_: str = "Worker", **replica: Any) 
 
 
 def small_gang(format_: str, name: str, script: str, *, replicas: int = 1, cpu: str = "10m", **pod: Any) -> str:
-    """A job of any of ``FORMATS`` whose pods all run a shell script and end together; ``pod``: fields of their spec."""
+    """A job in one of ``FORMATS`` whose pods run a shell script and end together. ``pod``: fields of their spec."""
     container = {
         "name": "tensorflow",
         "image": TRAINER,

@@ -1,4 +1,4 @@
-"""A step of an Argo workflow on the cluster: by Argo itself where it is there, otherwise its container in a pod."""
+"""A step of an Argo workflow on the cluster. Argo runs it if it is installed. Otherwise, a pod runs its container."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ WORKFLOWS = "workflows.argoproj.io"
 
 
 def export(namespace: Namespace, folder: Path) -> None:
-    """The shipped workflows, and in the namespace the role of steps."""
+    """Export the shipped workflows, and create the role of steps in the namespace."""
     namespace.run("tf-dist", "workflows", "export", str(folder), "-n", namespace.name, "--image", IMAGE)
     namespace.kubectl("apply", "-f", str(folder / "rbac.yaml"))
 
 
 def run_step(namespace: Namespace, template: dict[str, Any], **inputs: str) -> dict[str, str]:
-    """The outputs of a template, as soon as its step has ended; then its job is deleted, and leaves nothing behind.
+    """Run a template as a step, delete its job, check that nothing is left, and return the outputs.
 
     ``inputs``: the parameters without a default.
     """
@@ -66,7 +66,7 @@ def _by_argo(namespace: Namespace, template: dict[str, Any], inputs: dict[str, s
 
 
 def _in_a_pod(namespace: Namespace, template: dict[str, Any], inputs: dict[str, str]) -> dict[str, str]:
-    """The pod that Argo makes of a template. It prints what it has written for the next step."""
+    """Run the pod that Argo would create from the template. The pod prints its outputs."""
     workflow = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "metadata": {"name": "wf"}}
     namespace.kubectl(
         "create", "-f", "-", given=yaml.safe_dump(workflow | {"spec": {}, "status": {"phase": "Running"}})

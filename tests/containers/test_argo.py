@@ -1,5 +1,4 @@
-"""Argo itself, with real containers: shipped workflows run as the pages about Argo describe, until they end. Jobs whose
-step is stopped, suspended, lost or evicted."""
+"""Argo with real containers: the shipped workflows, and jobs whose step is stopped, suspended, lost or evicted."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ ACCURATE = 0.9
 
 @pytest.fixture(scope="module")
 def argo(installed: Namespace) -> Iterator[Namespace]:
-    """Argo runs on it: one that is there stays, the one that is made here is removed again."""
+    """The cluster with Argo. The fixture installs and removes Argo, unless it is already installed."""
     if installed.kubectl("get", "crd", WORKFLOWS, "--ignore-not-found"):
         yield installed
         return
@@ -48,13 +47,13 @@ def argo(installed: Namespace) -> Iterator[Namespace]:
 
 
 class Workflows:
-    """A namespace with what the pages about Argo have a user apply, and workflows in it."""
+    """Workflows in a namespace with the objects that the pages about Argo tell a user to apply."""
 
     def __init__(self, space: Namespace, folder: Path) -> None:
         self.space, self.folder = space, folder
 
     def by_the_docs(self, *beginning: str) -> None:
-        """The commands of the pages about Argo that begin so, in this namespace."""
+        """Run the commands with these beginnings from the pages about Argo, in this namespace."""
         for command in written(*beginning, pages=("argo.md", "argo-in-production.md")):
             here = command.replace("my-workflows", str(self.folder)).replace("research", self.space.name)
             self.space.run("sh", "-ec", here.replace("my-registry/digits:1", TRAINER))
@@ -64,7 +63,7 @@ class Workflows:
         return document
 
     def submit(self, document: dict[str, Any], **parameters: object) -> str:
-        """Its name. ``parameters``: as of ``argo submit -p``."""
+        """Create a workflow with these ``parameters``, as ``argo submit -p`` does, and return its name."""
         arguments = document["spec"].setdefault("arguments", {}).setdefault("parameters", [])
         given = {name.replace("_", "-"): str(value) for name, value in parameters.items()}
         kept = [one for one in arguments if one["name"] not in given]
@@ -79,7 +78,7 @@ class Workflows:
         return self.space.job(name, WORKFLOWS)
 
     def ended(self, name: str, seconds: float = 240) -> dict[str, Any]:
-        """The workflow, as soon as it is over, its exit handler too."""
+        """Wait until the workflow and its exit handler have ended, and return the workflow."""
 
         def over() -> bool:
             return self.found(name).get("status", {}).get("phase") in ("Succeeded", "Failed", "Error")
@@ -101,7 +100,7 @@ class Workflows:
         return workflow
 
     def job_of(self, name: str) -> str:
-        """The job of its only step, as soon as there is one."""
+        """Wait for the job of the workflow's only step, and return its name."""
         uid = self.found(name)["metadata"]["uid"]
 
         def owned() -> list[str]:
@@ -114,23 +113,23 @@ class Workflows:
         return job
 
     def training(self, name: str) -> str:
-        """The job of its only step, as soon as its first worker trains."""
+        """Wait until the first worker of the only step's job trains, and return the job's name."""
         job = self.job_of(name)
         self.space.until_said(f"{job}-worker-0", "step=", seconds=120)
         return job
 
     def replicas(self, job: str) -> list[str]:
-        """Names of the pods of a job."""
+        """The names of a job's pods."""
         return [pod for pod in self.space.pods() if pod.startswith(f"{job}-")]
 
     def launchers(self, name: str) -> list[str]:
-        """Names of the pods of a workflow itself that run: the replicas' have its label, too."""
+        """The names of the workflow's own running pods. The pods of replicas have the label of the workflow, too."""
         pods = self.space.pods().items()
         return [pod for pod, found in pods if pod.startswith(name) and found["status"]["phase"] == "Running"]
 
 
 def nodes_of(workflow: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """By their display names; tries by those of their own."""
+    """The nodes by display name. Each try has its own display name."""
     return {one["displayName"]: one for one in workflow.get("status", {}).get("nodes", {}).values()}
 
 
@@ -151,7 +150,7 @@ def workflows(argo: Namespace, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield made
 
 
-def test_one_step(workflows: Workflows) -> None:
+def test_single_step_trains_and_runs_exit_handler(workflows: Workflows) -> None:
     name = workflows.submit(workflows.shipped("digits-train.yaml"))
     workflow = workflows.succeeded(name)
     outputs = outputs_of(nodes_of(workflow)[name])
@@ -163,7 +162,7 @@ def test_one_step(workflows: Workflows) -> None:
 
 
 @pytest.mark.parametrize(("how", "cleaned"), [("Stop", "Succeeded"), ("Terminate", "none")])
-def test_a_workflow_that_is_stopped_takes_its_job_along(workflows: Workflows, how: str, cleaned: str) -> None:
+def test_stopped_workflow_deletes_its_job(workflows: Workflows, how: str, cleaned: str) -> None:
     name = workflows.submit(workflows.shipped("digits-train.yaml"), steps=10 * LONG)
     job = workflows.training(name)
     workflows.patch(name, {"shutdown": how})
@@ -174,7 +173,7 @@ def test_a_workflow_that_is_stopped_takes_its_job_along(workflows: Workflows, ho
     assert exit_handler(workflow)["phase"] == cleaned
 
 
-def test_a_suspended_workflow_gives_its_place_back_until_it_is_resumed(workflows: Workflows) -> None:
+def test_suspended_workflow_has_no_pods_and_resumes_same_job(workflows: Workflows) -> None:
     name = workflows.submit(workflows.shipped("digits-train.yaml"), steps=LONG)
     job = workflows.training(name)
     workflows.patch(name, {"suspend": True})
@@ -184,7 +183,7 @@ def test_a_suspended_workflow_gives_its_place_back_until_it_is_resumed(workflows
     assert (outputs["job"], outputs["outcome"]) == (job, "succeeded")
 
 
-def test_a_launcher_that_is_lost_is_followed_by_one_that_goes_on_with_the_job(workflows: Workflows) -> None:
+def test_lost_launcher_is_replaced_and_continues_same_job(workflows: Workflows) -> None:
     name = workflows.submit(workflows.shipped("digits-train.yaml"), steps=2 * LONG)
     job = workflows.training(name)
     before = workflows.space.pods()[f"{job}-worker-0"]["metadata"]["uid"]
@@ -198,7 +197,7 @@ def test_a_launcher_that_is_lost_is_followed_by_one_that_goes_on_with_the_job(wo
     assert outputs_of(nodes_of(workflow)[name])["job"] == job
 
 
-def test_an_evicted_job_trains_on_in_the_next_step(workflows: Workflows) -> None:
+def test_evicted_job_resumes_in_next_step(workflows: Workflows) -> None:
     name = workflows.submit(workflows.shipped("evicted-or-failed.yaml"), steps=LONG)
     worker = f"{workflows.training(name)}-worker-1"
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": worker}}
@@ -210,8 +209,8 @@ def test_an_evicted_job_trains_on_in_the_next_step(workflows: Workflows) -> None
     assert nodes["page"]["phase"] == "Omitted"
 
 
-def test_a_failed_job_says_what_failed_and_people_are_told(workflows: Workflows) -> None:
-    """The image of tf-dist has Python and no training."""
+def test_failed_job_outputs_replica_and_exit_code_and_runs_exit_handler(workflows: Workflows) -> None:
+    """The job fails because the image of tf-dist has Python but not the training code."""
     name = workflows.submit(workflows.shipped("evicted-or-failed.yaml"), image=IMAGE)
     workflow = workflows.ended(name)
     assert workflow["status"]["phase"] == "Failed"
@@ -227,7 +226,7 @@ def test_a_failed_job_says_what_failed_and_people_are_told(workflows: Workflows)
 
 @pytest.fixture
 def memoizing(workflows: Workflows) -> Iterator[None]:
-    """Argo's controller may write ConfigMaps beside it, by the commands of the page."""
+    """Argo's controller may write ConfigMaps in its namespace, after the commands of the page."""
     space = workflows.space.sibling(SYSTEM)
     if space.kubectl("get", "role", "argo-memoizer", "--ignore-not-found"):
         yield
@@ -238,7 +237,7 @@ def memoizing(workflows: Workflows) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("memoizing")
-def test_what_was_trained_is_not_trained_again(workflows: Workflows) -> None:
+def test_memoized_step_does_not_train_again(workflows: Workflows) -> None:
     first, second = (
         workflows.succeeded(workflows.submit(workflows.shipped("train-once.yaml"), steps=2000)) for _ in range(2)
     )
@@ -249,7 +248,7 @@ def test_what_was_trained_is_not_trained_again(workflows: Workflows) -> None:
     assert trained[0]["outcome"] == "succeeded"
 
 
-def test_each_item_of_a_loop_is_a_job(workflows: Workflows) -> None:
+def test_each_item_of_loop_has_its_own_job(workflows: Workflows) -> None:
     name = workflows.submit(workflows.shipped("sweep.yaml"))
     nodes = nodes_of(workflows.succeeded(name, 400))
     assert outputs_of(nodes["choose"])["best"] in ("0.05", "0.2")
@@ -263,7 +262,7 @@ def test_each_item_of_a_loop_is_a_job(workflows: Workflows) -> None:
 
 @pytest.fixture
 def four_gpus(workflows: Workflows, nodes: Nodes) -> Iterator[None]:
-    """A node of the tests says that it has four."""
+    """A node reports four GPUs."""
     patch = ("patch", "node", nodes.names[0], "--subresource=status", "--type=json", "-p")
     gpus = {"path": "/status/capacity/nvidia.com~1gpu", "value": "4"}
     workflows.space.kubectl(*patch, json.dumps([{"op": "add", **gpus}]))
@@ -272,7 +271,7 @@ def four_gpus(workflows: Workflows, nodes: Nodes) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("four_gpus")
-def test_a_smaller_gang_rather_than_none(workflows: Workflows) -> None:
+def test_job_falls_back_to_smaller_gang(workflows: Workflows) -> None:
     document = workflows.shipped("gang-fallback.yaml")
     for template in document["spec"]["templates"]:
         for one in template.get("inputs", {}).get("parameters", []):
@@ -285,7 +284,7 @@ def test_a_smaller_gang_rather_than_none(workflows: Workflows) -> None:
 
 
 @pytest.mark.parametrize(("code", "outcome"), [(0, "succeeded"), (3, "failed")])
-def test_a_step_without_our_image(workflows: Workflows, code: int, outcome: str) -> None:
+def test_resource_template_reports_outcome_without_launcher(workflows: Workflows, code: int, outcome: str) -> None:
     hera = pytest.importorskip("hera.workflows", reason="Hera is missing: pip install '.[argo]'")
     from tf_dist.argo import tf_job_resource, wait_admitted_step
 
@@ -307,8 +306,8 @@ def test_a_step_without_our_image(workflows: Workflows, code: int, outcome: str)
     assert nodes["placed"]["phase"] == "Succeeded"
 
 
-def test_a_step_by_reference(workflows: Workflows) -> None:
-    """As people do who write YAML: the templates, a job in the workflow, a value of the workflow's."""
+def test_step_by_template_ref_gets_overrides_and_inputs(workflows: Workflows) -> None:
+    """The workflow is YAML with a templateRef, a job, and a parameter of the workflow."""
     templates = workflows.shipped("tf-dist-templates.yaml")
     workflows.space.kubectl("apply", "-f", str(workflows.folder / "tf-dist-templates.yaml"))
     declared = [
@@ -343,8 +342,8 @@ def test_a_step_by_reference(workflows: Workflows) -> None:
     assert (outputs["outcome"], outputs["exit-code"]) == ("succeeded", "")
 
 
-def test_retraining_promotes_a_model_every_night(workflows: Workflows) -> None:
-    """Of two nights the second finds a model in production."""
+def test_cron_workflow_retrains_and_promotes_model(workflows: Workflows) -> None:
+    """A CronWorkflow retrains and promotes a model."""
     if "stand-in" in TRAINER:
         pytest.skip("the stand-in trains no model that could be evaluated")
     workflows.by_the_docs("kubectl apply -f my-workflows/rbac.yaml")
@@ -368,7 +367,7 @@ def test_retraining_promotes_a_model_every_night(workflows: Workflows) -> None:
 
 @pytest.fixture(scope="module")
 def cases(workflows: Workflows) -> Iterator[str]:
-    """The name of a workflow that runs all cases of ``tests/faces``, some at a time."""
+    """The name of a workflow that runs all cases of ``tests/faces``, six at a time."""
     hera = pytest.importorskip("hera.workflows", reason="Hera is missing: pip install '.[argo]'")
     from tf_dist.argo import TFJobStep
 
@@ -406,7 +405,7 @@ def case_parameters(name: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", CONTAINERS)
-def test_job_ends_as_on_every_face(workflows: Workflows, cases: str, name: str) -> None:
+def test_job_has_same_outcome_as_on_other_interfaces(workflows: Workflows, cases: str, name: str) -> None:
     case = CASES[name]
 
     def step() -> dict[str, Any]:

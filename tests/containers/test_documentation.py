@@ -1,6 +1,6 @@
-"""The commands of the pages for administrators, as they are written: install, a first job, upgrade, removal.
+"""The commands of the pages for administrators: installation, a first job, upgrade and removal.
 
-They need a cluster without tf-dist, so this is the first module of the session that touches it.
+They need a cluster without tf-dist, so this module runs first.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from tests.docs.test_tutorials import commands, files
 from tests.waiting import until
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(600)]
-# Kinds that an installation has objects of, and jobs.
+# Kinds of the objects of an installation and of jobs.
 _KINDS = (
     "clusterroles,clusterrolebindings,configmaps,crd,deployments,endpoints,leases,namespaces,networkpolicies,pods,"
     "poddisruptionbudgets,replicasets,rolebindings,roles,secrets,serviceaccounts,services"
 )
-# They concern the administrator's registry and checkout, or Helm, which tests/helm tries.
+# Commands for the registry, the checkout, or Helm, which tests/helm tests.
 _NOT_OF_THE_CLUSTER = ("docker ", "make images", "git ", "helm ")
 _NEXT = "tf-dist:next"
-# In the order in which an administrator may read them.
+# In an order in which an administrator may read the pages.
 INSTALLATION = ("install.md", "namespaces.md", "other-operators.md", "remove.md")
 
 
 class Administrator:
-    """Who types what a page says, in a checkout with the files that it has them save."""
+    """Runs the commands of a page, in a checkout that has the files that the page tells the reader to save."""
 
     def __init__(self, cluster: Namespace, folder: Path) -> None:
         self.cluster, self._folder = cluster, folder
@@ -42,7 +42,7 @@ class Administrator:
         (self._folder / name).write_text(text)
 
     def types(self, line: str, *, image: str = IMAGE) -> str:
-        """A command with the image that this cluster has; what it writes."""
+        """Run a command with the image that this cluster has, and return its output."""
         command = re.sub(r"my-registry/tf-dist:\S+", image, line)
         done = subprocess.run(
             ["bash", "-o", "pipefail", "-ec", command],
@@ -52,11 +52,11 @@ class Administrator:
         return done.stdout
 
     def types_all(self, lines: list[str]) -> dict[str, str]:
-        """These commands one after the other, less those that are not about the cluster."""
+        """Run the commands that concern the cluster, and return their outputs."""
         return {line: self.types(line) for line in lines if not line.startswith(_NOT_OF_THE_CLUSTER)}
 
     def leftovers(self) -> list[str]:
-        """What is left of tf-dist, in all namespaces."""
+        """The remaining objects of tf-dist, in all namespaces."""
         found = self.cluster.run(
             "kubectl", "get", _KINDS, "-A", "-l", "app.kubernetes.io/part-of=tf-dist", "-o", "name"
         )
@@ -65,7 +65,7 @@ class Administrator:
 
 @pytest.fixture
 def administrator(cluster: Namespace, tmp_path: Path) -> Iterator[Administrator]:
-    """Of a cluster without tf-dist."""
+    """The administrator of a cluster without tf-dist."""
     if cluster.kubectl("get", "namespace", SYSTEM, "--ignore-not-found"):
         pytest.skip("tf-dist is installed on this cluster: its documentation is tried on one without it")
     found = Administrator(cluster, tmp_path)
@@ -77,17 +77,17 @@ def administrator(cluster: Namespace, tmp_path: Path) -> Iterator[Administrator]
 
 
 def page(name: str) -> list[str]:
-    """The commands of a page, those of several lines as one."""
+    """The commands of a page. Commands of several lines are joined."""
     text = (ROOT / "docs" / name).read_text().replace("\\\n", " ")
     return re.findall(r"^\$ (.*)$", text, flags=re.MULTILINE)
 
 
 def after(lines: list[str], beginning: str) -> list[str]:
-    """The commands from the one on that begins so."""
+    """The commands, starting with the command with this beginning."""
     return lines[next(number for number, line in enumerate(lines) if line.startswith(beginning)) :]
 
 
-def test_a_first_installation_as_the_tutorial_has_it(administrator: Administrator) -> None:
+def test_commands_of_installation_tutorial_work(administrator: Administrator) -> None:
     for name, text in files("first-installation.md").items():
         administrator.save(name, text.replace("python:3.12", TRAINER))
     told = administrator.types_all(commands("first-installation.md"))
@@ -95,10 +95,10 @@ def test_a_first_installation_as_the_tutorial_has_it(administrator: Administrato
     assert {"research", "vision", "speech"} <= set(re.findall(r"^(\w+)", told["kubectl get queues"], re.MULTILINE))
     assert "Succeeded" in told["kubectl describe tfjob hello"]
     assert not administrator.leftovers()
-    until(lambda: not administrator.cluster.pods(), 120, every=1)  # of jobs that went with their definition
+    until(lambda: not administrator.cluster.pods(), 120, every=1)  # pods of jobs deleted with their definition
 
 
-# Beside a controller nothing of Kubeflow runs here, which grep says with 1.
+# Kubeflow does not run here, so grep exits with 1.
 _FINDS_NOTHING = "kubectl get deployments -A | grep -E"
 
 
@@ -120,7 +120,7 @@ def test_commands_of_installation_pages_work_and_leave_nothing(administrator: Ad
             cluster.kubectl("delete", "namespace", name, "--timeout", "120s")
 
 
-def test_a_job_runs_on_through_an_upgrade_and_the_way_back(administrator: Administrator, nodes: Nodes) -> None:
+def test_job_keeps_running_during_upgrade_and_downgrade(administrator: Administrator, nodes: Nodes) -> None:
     cluster = administrator.cluster
     for node in nodes.names:
         nodes.tag_image(node, IMAGE, _NEXT)
@@ -145,7 +145,7 @@ def test_a_job_runs_on_through_an_upgrade_and_the_way_back(administrator: Admini
 
 
 def _images(cluster: Namespace) -> set[str]:
-    """The images of the controllers that are ready."""
+    """The images of the controllers that are not being deleted."""
     pods = cluster.sibling(SYSTEM).objects("pods", "-l", "app.kubernetes.io/component=controller")
     ready = [one for one in pods if "deletionTimestamp" not in one["metadata"]]
     return {container["image"] for one in ready for container in one["spec"]["containers"]}

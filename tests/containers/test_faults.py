@@ -1,4 +1,4 @@
-"""What goes wrong with containers: the job goes on where it can, and what is said is what happened."""
+"""Faults of containers: the job continues if it can, and messages state the cause."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from tests.containers.conftest import LONG, SYSTEM, Namespace, shipped, small_jo
 from tests.waiting import until
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(300)]
-# A shell that ends as the process in it does, which a test can kill.
+# A shell that ends with its process, which a test can kill.
 KILLABLE = "sleep 600 & echo $! >/tmp/pid; wait $!"
 
 
 @pytest.fixture(scope="module", autouse=True)
 def crashing(namespace: Namespace) -> str:
-    """A job whose parameter server crashes again and again: its back-off passes during the other tests."""
+    """A job whose parameter server crashes repeatedly. Its back-off elapses during the other tests."""
     script = "echo no model here; exit 3"
     document = small_job("crashing", script, type_="PS", restartPolicy="OnFailure", policy={"backoffLimit": 2})
     return namespace.apply(document)
 
 
 def explained(namespace: Namespace, document: str) -> str:
-    """What ``tf-dist explain`` says of a job that has failed."""
+    """The output of ``tf-dist explain`` for a failed job."""
     name = namespace.apply(document)
     assert namespace.until_ended(name, 120) == "Failed"
     said = namespace.tf_dist("explain", name, check=False)
@@ -32,13 +32,13 @@ def explained(namespace: Namespace, document: str) -> str:
     return said
 
 
-def test_a_container_that_needs_too_much_memory_is_named_as_that(namespace: Namespace) -> None:
+def test_container_killed_for_memory_is_explained_with_its_limit(namespace: Namespace) -> None:
     greedy = "exec python -c 'x = bytearray(10**9)'"
     document = small_job("greedy", greedy, resources={"limits": {"memory": "64Mi"}}, restartPolicy="Never")
     assert "resources.limits.memory" in explained(namespace, document)
 
 
-def test_an_image_that_cannot_be_pulled_is_named_in_every_list(namespace: Namespace) -> None:
+def test_image_pull_back_off_is_shown_everywhere(namespace: Namespace) -> None:
     name = namespace.apply(small_job("imageless", "true", image="tf-dist/absent:none"))
     namespace.until_shown(["get", name], "ImagePullBackOff")
     assert "tf-dist/absent:none" in namespace.until_shown(["explain", name], "ImagePullBackOff")
@@ -55,8 +55,8 @@ def kill(namespace: Namespace, pod: str) -> None:
     namespace.kubectl("exec", pod, "--", "sh", "-c", "kill -KILL $(cat /tmp/pid)")
 
 
-def test_processes_that_are_killed_are_started_again(namespace: Namespace) -> None:
-    """A parameter server in its pod, a worker in a pod of its own."""
+def test_killed_processes_are_restarted(namespace: Namespace) -> None:
+    """A parameter server restarts in its pod, a worker in a new pod."""
     script = f"echo up; {KILLABLE}"
     document = small_job("killed", script, type_="PS", restartPolicy="OnFailure", other=script)
     name, server, worker = namespace.apply(document), "killed-ps-0", "killed-worker-0"
@@ -72,7 +72,7 @@ def test_processes_that_are_killed_are_started_again(namespace: Namespace) -> No
     namespace.delete(name)
 
 
-def test_a_worker_that_is_evicted_comes_back_and_training_goes_on(namespace: Namespace) -> None:
+def test_evicted_worker_is_replaced_and_training_continues(namespace: Namespace) -> None:
     name, worker = namespace.apply(shipped("tfjob.yaml", steps=LONG, name="evicted")), "evicted-worker-1"
     namespace.until_said(worker, "step=")
     before = uid(namespace, worker)
@@ -84,7 +84,7 @@ def test_a_worker_that_is_evicted_comes_back_and_training_goes_on(namespace: Nam
     namespace.delete(name)
 
 
-def test_the_controller_is_killed_and_nothing_starts_again(namespace: Namespace) -> None:
+def test_killed_controllers_do_not_restart_pods(namespace: Namespace) -> None:
     name, worker = namespace.apply(small_job("orphan", "echo up; sleep 12")), "orphan-worker-0"
     namespace.until_said(worker, "up")
     before = uid(namespace, worker)
@@ -94,7 +94,7 @@ def test_the_controller_is_killed_and_nothing_starts_again(namespace: Namespace)
     namespace.delete(name)
 
 
-def test_a_gang_waits_for_the_quota_of_its_namespace_as_a_whole(other: Namespace) -> None:
+def test_gang_waits_as_a_whole_for_resource_quota(other: Namespace) -> None:
     other.kubectl("create", "quota", "few", "--hard=pods=1")
     name = other.apply(small_job("gang", "true", replicas=2))
     other.until_shown(["explain", name], "ResourceQuota")
@@ -104,9 +104,7 @@ def test_a_gang_waits_for_the_quota_of_its_namespace_as_a_whole(other: Namespace
     other.delete(name)
 
 
-def test_a_container_that_crashes_again_and_again_is_named_and_keeps_its_log(
-    namespace: Namespace, crashing: str
-) -> None:
+def test_crash_looping_container_is_explained_and_keeps_its_log(namespace: Namespace, crashing: str) -> None:
     if namespace.condition(crashing).get("type") != "Failed":
         namespace.until_shown(["get", crashing], "CrashLoopBackOff")
     assert namespace.until_ended(crashing, 120) == "Failed"

@@ -1,7 +1,7 @@
-"""What GitOps tools and people do with kubectl to jobs that run: nothing drifts, and nobody undoes what others wrote.
+"""GitOps tools and kubectl users change running jobs: jobs do not drift, and no client undoes the changes of others.
 
-Argo CD applies and compares as ``kubectl apply`` and ``kubectl diff`` do, Flux as both do with ``--server-side`` and a
-field manager of its own.
+Argo CD applies and compares like ``kubectl apply`` and ``kubectl diff``. Flux does so with ``--server-side`` and its
+own field manager.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ every_format = pytest.mark.parametrize("format_", FORMATS)
 
 
 class Repository:
-    """A job in Git, and the job that runs."""
+    """A job in Git, and the running job."""
 
     def __init__(self, space: Namespace, format_: str, name: str, **gang: Any) -> None:
         self.space, self.format, self.name, self.kind = space, format_, name, FORMATS[format_]
@@ -33,7 +33,7 @@ class Repository:
         return self.space.kubectl("apply", *options, "-f", "-", given=yaml.safe_dump(self.document))
 
     def drift(self, *options: str) -> str:
-        """What the tool sees that Git does not say; kubectl fails if there is any."""
+        """The differences between Git and the cluster. kubectl fails if there are any."""
         options = tuple(one for one in options if one != "--force-conflicts")
         forced = ("--force-conflicts",) if options else ()
         return self.space.kubectl("diff", *options, *forced, "-f", "-", given=yaml.safe_dump(self.document))
@@ -42,7 +42,7 @@ class Repository:
         return self.space.job(self.name, self.kind)
 
     def pods(self) -> dict[str, str]:
-        """Pods of the job that run, and their uids."""
+        """The running pods of the job, and their uids."""
         pods = self.space.objects("pods", "-l", f"tf-dist.dev/job-name={self.name}")
         return {
             one["metadata"]["name"]: one["metadata"]["uid"]
@@ -81,8 +81,8 @@ def test_running_job_does_not_drift_from_git(namespace: Namespace, format_: str,
 
 
 @every_format
-def test_two_tools_and_the_controller_share_a_job(namespace: Namespace, format_: str) -> None:
-    """Each field has the manager that wrote it; the controller's are those of the status."""
+def test_two_tools_and_controller_share_job(namespace: Namespace, format_: str) -> None:
+    """Each field is managed by its writer. The controller manages only the status."""
     git = Repository(namespace, format_, f"shared-{format_}", replicas=2)
     git.sync()
     pods = git.until_running(2)
@@ -101,12 +101,12 @@ def test_two_tools_and_the_controller_share_a_job(namespace: Namespace, format_:
 
 
 @every_format
-def test_kubectl_replaces_and_edits_a_running_job(namespace: Namespace, format_: str) -> None:
+def test_kubectl_replaces_and_edits_running_job(namespace: Namespace, format_: str) -> None:
     git = Repository(namespace, format_, f"edited-{format_}", replicas=2)
     git.sync()
     pods = git.until_running(2)
     namespace.kubectl("replace", "-f", "-", given=yaml.safe_dump(git.document))
-    if format_ == "v1alpha1":  # written by the controller, as by the original, and not in Git
+    if format_ == "v1alpha1":  # like the original operator, the controller writes a field that is not in Git
         until(lambda: bool(git.stored()["spec"].get("RuntimeId")), 60, every=0.5)
     editor = ("env", "KUBE_EDITOR=sed -i 's/^  name: /  labels: {edited: \"yes\"}\\n  name: /'", "kubectl")
     namespace.run(*editor, "-n", namespace.name, "edit", git.kind, git.name)
@@ -117,7 +117,7 @@ def test_kubectl_replaces_and_edits_a_running_job(namespace: Namespace, format_:
     git.finish()
 
 
-def test_scaled_job_keeps_its_size_until_git_says_otherwise(namespace: Namespace) -> None:
+def test_scaled_job_keeps_its_size_until_next_sync(namespace: Namespace) -> None:
     git = Repository(namespace, "v1", "scaled", replicas=2)
     git.sync()
     git.until_running(2)
@@ -145,7 +145,7 @@ def test_kubectl_explains_fields(namespace: Namespace, kind: str, version: str, 
 
 
 def test_rollout_under_load_starts_no_pod_twice(namespace: Namespace) -> None:
-    """Jobs arrive and run while all controllers are replaced; a GitOps tool goes on with its comparisons."""
+    """Jobs arrive and run while all controllers are replaced, and a GitOps tool compares them."""
     jobs = [Repository(namespace, [*FORMATS][number % 3], f"load-{number}") for number in range(9)]
     for git in jobs[:6]:
         git.sync()

@@ -1,7 +1,7 @@
-"""A whole Airflow with the KubernetesExecutor: each try of a task is a pod of the cluster, as are the pods of its job.
+"""Airflow with the KubernetesExecutor: each try of a task runs in a pod of the cluster, as the job's replicas do.
 
 Scheduler, API server, DAG processor and triggerer are processes of the tests. The pods of tasks reach them at the
-address that this machine has towards the nodes.
+address of this machine in the network of the nodes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SHARED = (
 
 @dataclass(frozen=True)
 class Site:
-    """The namespaces of Airflow and of its jobs. ``kubeconfig``: of the triggerer's service account."""
+    """The namespaces of Airflow and of its jobs. ``kubeconfig`` is that of the triggerer's service account."""
 
     airflow: Namespace
     space: Namespace
@@ -43,22 +43,22 @@ class Site:
         return self.space.objects(TFJOBS)
 
     def pods(self) -> list[str]:
-        """The names of pods of jobs that are not over."""
+        """The names of the pods of jobs that have not ended."""
         return [name for name, pod in self.space.pods().items() if not is_over(pod)]
 
     def uids(self, task: Task) -> set[str]:
-        """Those of the pods of a task's job."""
+        """The uids of the pods of a task's job."""
         pods = self.space.pods()
         return {pods[name]["metadata"]["uid"] for name in task.pods()}
 
     def of(self, task: Task, number: int | None = None) -> dict[str, dict[str, Any]]:
-        """The pods in which the task was run, by their names; ``number``: the ones of this try."""
+        """The pods in which the task ran, by name. ``number`` selects the pods of a try."""
         labels = f"dag_id={task.dag_id},run_id={task.run_id}" + (f",try_number={number}" if number else "")
         return {pod["metadata"]["name"]: pod for pod in self.airflow.objects("pods", "-l", labels)}
 
     def let_end(self, task: Task) -> None:
-        """The job of a task may end."""
-        for name in sorted(task.pods(), reverse=True):  # with worker 0 the job ends
+        """Let the job of a task end."""
+        for name in sorted(task.pods(), reverse=True):  # the job ends with worker 0
             self.space.kubectl("exec", name, "--", "touch", "/tmp/over")
 
 
@@ -67,10 +67,10 @@ def is_over(pod: dict[str, Any]) -> bool:
 
 
 def until_followed(task: Task) -> str:
-    """Wait until the log of the task shows the logs of its job; the job's uid."""
+    """Wait until the log of the task contains the logs of its job, and return the job's uid."""
 
     def followed() -> bool:
-        if task.state not in ("running", "deferred"):  # before that, there may be no log to ask for
+        if task.state not in ("running", "deferred"):  # before that, the log may not exist
             return False
         log = task.log()
         return all(f"worker-{number} | up" in log for number in range(2))
@@ -80,14 +80,14 @@ def until_followed(task: Task) -> str:
 
 
 def until_gone(task: Task, uid: str) -> None:
-    """Wait until neither the job of the task nor a pod of it exists."""
+    """Wait until the job of the task and its pods are deleted."""
     space = task.stack.site.space
     eventually(lambda: not task.job() and not space.objects("pods", "-l", f"tf-dist.dev/job-uid={uid}"))
 
 
 @pytest.fixture(scope="session")
 def image() -> str:
-    """An image that has Airflow and tf-dist."""
+    """An image with Airflow and tf-dist."""
     found = os.environ.get(VARIABLE)
     if not found:
         pytest.skip(f"no image with Airflow: {VARIABLE} names one that the nodes have (docs/testing.md)")
@@ -141,7 +141,7 @@ def pod_template(stack: Stack, image: str) -> str:
 
 @pytest.fixture(scope="module")
 def stack(image: str, installed: Namespace, namespace: Namespace, airflow_namespace: Namespace) -> Iterator[Stack]:
-    """A whole Airflow. Its accounts may do in the namespace of the jobs what the documentation gives them."""
+    """Airflow. In the namespace of the jobs, its accounts have the permissions from the documentation."""
     pytest.importorskip("airflow.providers.cncf.kubernetes", reason="Airflow's Kubernetes provider is missing")
     airflow = airflow_namespace
     for account in ("airflow-worker", "airflow-triggerer"):
@@ -181,13 +181,13 @@ def stack(image: str, installed: Namespace, namespace: Namespace, airflow_namesp
 
 @pytest.fixture(scope="module")
 def tasks(stack: Stack) -> dict[str, Task]:
-    """The tasks of all tests, begun together: most of their time they wait for each other's pods."""
+    """The tasks of all tests. They start together, because most of the time they wait for pods."""
     begun = {name: stack.run("here", name) for name in ("whole", "ended", "cleared", "evicted", "lost")}
     begun |= {f"deferred-{name}": stack.run("deferred", f"deferred-{name}") for name in ("whole", "ended", "cleared")}
     return begun | {"forbidden": stack.run("forbidden", "forbidden")}
 
 
-def test_task_in_a_pod_follows_its_job(stack: Stack, tasks: dict[str, Task]) -> None:
+def test_task_in_pod_follows_its_job(stack: Stack, tasks: dict[str, Task]) -> None:
     task, site = tasks["whole"], stack.site
     uid = until_followed(task)
     (pod,) = site.of(task, task.try_number).values()
@@ -201,7 +201,7 @@ def test_task_in_a_pod_follows_its_job(stack: Stack, tasks: dict[str, Task]) -> 
     assert len(site.of(task, task.try_number)) == 1
 
 
-def test_deferred_task_has_no_pod_while_its_job_runs(stack: Stack, tasks: dict[str, Task]) -> None:
+def test_deferred_task_has_no_pod_while_job_runs(stack: Stack, tasks: dict[str, Task]) -> None:
     task, site = tasks["deferred-whole"], stack.site
     task.until("deferred")
     uid = until_followed(task)
@@ -216,13 +216,13 @@ def test_deferred_task_has_no_pod_while_its_job_runs(stack: Stack, tasks: dict[s
 
 
 @pytest.mark.parametrize(("name", "how"), [("evicted", ()), ("lost", ("--grace-period=0", "--force"))])
-def test_retry_adopts_job_after_its_pod_was_deleted(
+def test_retry_adopts_job_after_task_pod_is_deleted(
     stack: Stack, tasks: dict[str, Task], name: str, how: tuple[str, ...]
 ) -> None:
     task, site = tasks[name], stack.site
     uid = until_followed(task)
     before = site.uids(task)
-    number = task.try_number  # above 1 on a busy machine, where Airflow may lose a pod of its own accord
+    number = task.try_number  # may be above 1 on a busy machine, where Airflow may lose a pod by itself
     (pod,) = site.of(task, number)
     site.airflow.kubectl("delete", "pod", pod, "--wait=false", *how)
     eventually(lambda: task.try_number > number and "adopted" in task.log())
@@ -234,7 +234,7 @@ def test_retry_adopts_job_after_its_pod_was_deleted(
 
 
 @pytest.mark.parametrize("name", ["ended", "deferred-ended"])
-def test_task_that_is_marked_failed_leaves_nothing(stack: Stack, tasks: dict[str, Task], name: str) -> None:
+def test_task_marked_as_failed_deletes_its_job(stack: Stack, tasks: dict[str, Task], name: str) -> None:
     task = tasks[name]
     uid = until_followed(task)
     task.set_state("failed")
@@ -243,7 +243,7 @@ def test_task_that_is_marked_failed_leaves_nothing(stack: Stack, tasks: dict[str
 
 
 @pytest.mark.parametrize(("name", "state"), [("cleared", "running"), ("deferred-cleared", "deferred")])
-def test_task_that_is_cleared_adopts_its_job(stack: Stack, tasks: dict[str, Task], name: str, state: str) -> None:
+def test_cleared_task_adopts_its_job(stack: Stack, tasks: dict[str, Task], name: str, state: str) -> None:
     task, site = tasks[name], stack.site
     task.until(state)
     uid, number = until_followed(task), task.try_number
@@ -258,7 +258,7 @@ def test_task_that_is_cleared_adopts_its_job(stack: Stack, tasks: dict[str, Task
     until_gone(task, uid)
 
 
-def test_account_without_the_role_is_named(stack: Stack, tasks: dict[str, Task]) -> None:
+def test_log_names_account_without_role(stack: Stack, tasks: dict[str, Task]) -> None:
     task, site = tasks["forbidden"], stack.site
     task.until("failed")
     (pod,) = site.of(task)
@@ -267,5 +267,5 @@ def test_account_without_the_role_is_named(stack: Stack, tasks: dict[str, Task])
     assert not site.airflow.objects(TFJOBS)
 
 
-def test_nothing_is_left(stack: Stack, tasks: dict[str, Task]) -> None:
+def test_no_jobs_and_pods_are_left(stack: Stack, tasks: dict[str, Task]) -> None:
     eventually(lambda: not stack.site.jobs() and not stack.site.space.pods())

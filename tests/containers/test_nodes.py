@@ -1,6 +1,6 @@
-"""Several nodes: gangs that need more than one, and nodes that are drained, lost, cut off or different.
+"""Gangs on several nodes, and nodes that are drained, lost, disconnected or different.
 
-On a cluster of the tests' own.
+The tests need a cluster that they may disturb.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from tests.containers.conftest import (
 from tests.waiting import until
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(600)]
-# Runs until finish() says that it is over.
+# Runs until finish() ends it.
 RUNS = "echo up; while [ ! -e /tmp/end ]; do sleep 0.2; done"
-# More than half of the processors of a node.
+# More than half of the CPUs of a node.
 LARGE = "1100m"
 every_format = pytest.mark.parametrize("format_", FORMATS)
 
 
 def pods_of(space: Namespace, job: str) -> dict[str, dict[str, Any]]:
-    """The pods of a job that run and are to run on."""
+    """The running pods of a job, without those that are being deleted."""
     found = space.objects("pods", "-l", f"tf-dist.dev/job-name={job}")
     return {
         pod["metadata"]["name"]: pod
@@ -52,14 +52,14 @@ def nodes_of(space: Namespace, job: str) -> list[str]:
 
 
 def start(space: Namespace, document: str, replicas: int = 1) -> str:
-    """Apply a job; its name when all its pods run."""
+    """Apply a job, wait until all its pods run, and return its name."""
     name = space.apply(document)
     until_running(space, name, replicas)
     return name
 
 
 def until_running(space: Namespace, job: str, replicas: int, on: Callable[[str], bool] = lambda _: True) -> None:
-    """Until so many pods of the job run, all on nodes that are accepted."""
+    """Wait until this number of pods of the job run, all on nodes that ``on`` accepts."""
 
     def running() -> bool:
         nodes = nodes_of(space, job)
@@ -72,9 +72,9 @@ def until_running(space: Namespace, job: str, replicas: int, on: Callable[[str],
 
 
 def finish(space: Namespace, job: str, format_: str = "v1") -> None:
-    """Let the programs of a job end; it succeeds, and is deleted."""
+    """Let the programs of a job end, wait until the job succeeds, and delete it."""
     for pod in pods_of(space, job):
-        space.kubectl("exec", pod, "--", "touch", "/tmp/end", check=False)  # the first to end may end the others
+        space.kubectl("exec", pod, "--", "touch", "/tmp/end", check=False)  # the end of a pod may end the others
     space.tf_dist("wait", job, "--timeout", "180")
     space.delete(job, FORMATS[format_])
 
@@ -83,14 +83,14 @@ def finish(space: Namespace, job: str, format_: str = "v1") -> None:
 
 
 @every_format
-def test_gang_takes_as_many_nodes_as_it_needs(namespace: Namespace, nodes: Nodes, format_: str) -> None:
+def test_gang_uses_as_many_nodes_as_needed(namespace: Namespace, nodes: Nodes, format_: str) -> None:
     name = start(namespace, small_gang(format_, f"wide-{format_}", RUNS, replicas=3, cpu=LARGE), 3)
     assert nodes_of(namespace, name) == nodes.names
     finish(namespace, name, format_)
 
 
 def test_replicas_reach_each_other_across_nodes(namespace: Namespace, nodes: Nodes) -> None:
-    """By the names in TF_CONFIG: pods have addresses on networks of their nodes."""
+    """Replicas use the names in TF_CONFIG. The addresses of pods are in different networks on each node."""
     talk = """
 import json, os, socket, time
 config = json.loads(os.environ["TF_CONFIG"])
@@ -139,7 +139,7 @@ APART = {
 
 
 @pytest.mark.parametrize("constraint", APART)
-def test_replicas_that_are_to_be_apart_get_nodes_of_their_own(
+def test_replicas_with_anti_affinity_or_spread_get_different_nodes(
     namespace: Namespace, nodes: Nodes, constraint: str
 ) -> None:
     document = yaml.safe_load(small_gang("v1", f"apart-{constraint}", RUNS, replicas=3, **APART[constraint]))
@@ -149,8 +149,8 @@ def test_replicas_that_are_to_be_apart_get_nodes_of_their_own(
     finish(namespace, name)
 
 
-def test_gang_follows_its_claim_to_the_node_of_the_volume(namespace: Namespace, nodes: Nodes) -> None:
-    """The first pod binds the claim to a volume of its node; later pods find their node by it."""
+def test_gang_runs_on_node_of_its_volume(namespace: Namespace, nodes: Nodes) -> None:
+    """The first pod binds the claim to a volume of its node. Later pods must run on this node."""
     claim = {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
@@ -171,7 +171,7 @@ def test_gang_follows_its_claim_to_the_node_of_the_volume(namespace: Namespace, 
     finish(namespace, name)
 
 
-def test_image_that_only_one_node_has_is_named_with_the_nodes_that_lack_it(namespace: Namespace, nodes: Nodes) -> None:
+def test_missing_image_is_reported_with_nodes_that_lack_it(namespace: Namespace, nodes: Nodes) -> None:
     image, where = "tf-dist/only-here:1", nodes.names[1]
     nodes.tag_image(where, TRAINER, image)
     spread = {**APART["spread"], "containers": [{"image": image}]}
@@ -189,7 +189,7 @@ def test_image_that_only_one_node_has_is_named_with_the_nodes_that_lack_it(names
 # Cordon and drain
 
 
-def test_gang_goes_where_nodes_take_pods_and_waits_for_those_that_do_not(namespace: Namespace, nodes: Nodes) -> None:
+def test_gang_avoids_cordoned_nodes_or_waits_for_them(namespace: Namespace, nodes: Nodes) -> None:
     where, *closed = nodes.names
     with nodes.cordoned(*closed):
         name = start(namespace, small_gang("v1", "fits", RUNS, replicas=2), 2)
@@ -203,7 +203,7 @@ def test_gang_goes_where_nodes_take_pods_and_waits_for_those_that_do_not(namespa
 
 
 @every_format
-def test_pods_of_a_drained_node_start_on_another_one(namespace: Namespace, nodes: Nodes, format_: str) -> None:
+def test_pods_of_drained_node_start_on_another_node(namespace: Namespace, nodes: Nodes, format_: str) -> None:
     name = start(namespace, small_gang(format_, f"drained-{format_}", RUNS, replicas=2), 2)
     (where, *_), selector = nodes_of(namespace, name), f"--pod-selector=tf-dist.dev/job-name={name}"
     try:
@@ -214,7 +214,7 @@ def test_pods_of_a_drained_node_start_on_another_one(namespace: Namespace, nodes
     finish(namespace, name, format_)
 
 
-def test_gang_without_another_node_waits_and_says_for_what(namespace: Namespace, nodes: Nodes) -> None:
+def test_gang_without_another_node_waits_with_reason(namespace: Namespace, nodes: Nodes) -> None:
     where = nodes.names[0]
     only = {"nodeSelector": {"kubernetes.io/hostname": where}}
     name = start(namespace, small_gang("v1", "nowhere", RUNS, **only))
@@ -231,10 +231,8 @@ def test_gang_without_another_node_waits_and_says_for_what(namespace: Namespace,
 # Kubelets and networks that fail
 
 
-def test_a_kubelet_that_restarts_ends_no_log_and_spoils_no_result(
-    namespace: Namespace, nodes: Nodes, tmp_path: Path
-) -> None:
-    """The API server then ends a log that is followed as if the container had ended."""
+def test_restarted_kubelets_do_not_end_logs_or_lose_metrics(namespace: Namespace, nodes: Nodes, tmp_path: Path) -> None:
+    """When a kubelet restarts, the API server ends followed logs as if the container had ended."""
     file = tmp_path / "job.yaml"
     file.write_text(shipped("tfjob.yaml", steps=LONG, name="restarted"))
     with namespace.start_tf_dist("run", str(file), "-o", "json", "--kubeconfig", namespace.kubeconfig) as run:
@@ -249,15 +247,13 @@ def test_a_kubelet_that_restarts_ends_no_log_and_spoils_no_result(
     assert all(row["restarts"] == 0 for row in report["replicas"])
 
 
-def test_partition_never_gives_a_replica_two_pods_and_costs_a_job_that_tolerates_it_nothing(
-    namespace: Namespace, nodes: Nodes
-) -> None:
-    """The pods run on behind the cut. What replaces one starts when the node has come back and ended it."""
+def test_partition_never_duplicates_replica_and_spares_tolerating_job(namespace: Namespace, nodes: Nodes) -> None:
+    """The pods keep running on the disconnected node. Replacements start after the node is back and has ended them."""
     name = start(namespace, small_gang("v1", "parted", RUNS, replicas=2, cpu=LARGE), 2)
     before = pods_of(namespace, name)
     where = next(pod["spec"]["nodeName"] for pod in before.values())
     (lost,) = [pod for pod, one in before.items() if one["spec"]["nodeName"] == where]
-    # As long as Kubernetes' default, which a cluster of tests shortens.
+    # The default of Kubernetes, which the cluster of the tests shortens.
     tolerated = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
     taints = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
     patient = {
@@ -289,7 +285,7 @@ def leader(space: Namespace) -> tuple[str, str]:
     return next(((name, pod["spec"]["nodeName"]) for name, pod in pods.items()), ("", ""))
 
 
-def test_power_loss_of_the_leaders_node_stops_nobody_elses_job(namespace: Namespace, nodes: Nodes) -> None:
+def test_power_loss_of_leaders_node_does_not_affect_jobs_of_other_nodes(namespace: Namespace, nodes: Nodes) -> None:
     until(lambda: bool(leader(namespace)[0]), 60, every=0.5)
     led, where = leader(namespace)
     elsewhere = {"nodeSelector": {"kubernetes.io/hostname": nodes.others(where)[0]}}
@@ -305,16 +301,14 @@ def test_power_loss_of_the_leaders_node_stops_nobody_elses_job(namespace: Namesp
 
 
 def apart(job: str) -> dict[str, Any]:
-    """The part of a pod's spec by which the pods of a job are on different nodes."""
+    """The fields of a pod spec that require different nodes for the pods of a job."""
     selector = {"matchLabels": {"tf-dist.dev/job-name": job}}
     term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": selector}
     return {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
 
 
-def test_gangs_of_a_dead_node_start_elsewhere_once_the_node_is_out_of_service(
-    namespace: Namespace, nodes: Nodes
-) -> None:
-    """Two gangs are on two of three nodes each, so one node has pods of both."""
+def test_gangs_of_dead_node_restart_elsewhere_when_node_is_out_of_service(namespace: Namespace, nodes: Nodes) -> None:
+    """Each of two gangs uses two of three nodes, so at least one node has pods of both."""
     names = {format_: f"dead-{format_}" for format_ in ("v1", "volcano")}
     for format_, name in names.items():
         start(namespace, small_gang(format_, name, RUNS, replicas=2, **apart(name)), 2)
@@ -329,8 +323,8 @@ def test_gangs_of_a_dead_node_start_elsewhere_once_the_node_is_out_of_service(
     namespace.kubectl(*taint[:3], "node.kubernetes.io/out-of-service-")
 
 
-def test_pod_of_a_node_that_lost_its_power_starts_again_when_it_boots(namespace: Namespace, nodes: Nodes) -> None:
-    """The containers are gone, and their pods are the same, until the cluster takes the node for lost."""
+def test_pod_starts_again_when_its_node_boots_after_power_loss(namespace: Namespace, nodes: Nodes) -> None:
+    """The containers are gone, but their pods remain until the cluster declares the node lost."""
     name = start(namespace, small_gang("v1alpha1", "booted", RUNS))
     (where,) = nodes_of(namespace, name)
 

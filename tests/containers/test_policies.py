@@ -1,4 +1,4 @@
-"""Policies of a cluster that change or refuse what jobs create: tf-dist takes pods as the API server stores them."""
+"""Admission policies of a cluster that change or refuse pods. tf-dist uses pods as the API server stores them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.waiting import until
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(600)]
 every_format = pytest.mark.parametrize("format_", FORMATS)
 SIDECAR = {"name": "proxy", "image": TRAINER, "imagePullPolicy": "IfNotPresent", "command": ["sleep", "3600"]}
-# What policies do to a pod. (The API server does not take a list of objects as a value.)
+# Mutations of pods. A value cannot be a list of objects.
 FIRST_CONTAINER = "[JSONPatch{op: 'add', path: '/spec/containers/0', value: Object.spec.containers{%s}}]"
 INIT_CONTAINER = (
     "(has(object.spec.initContainers) ? [] : [JSONPatch{op: 'add', path: '/spec/initContainers', value: []}])"
@@ -26,7 +26,7 @@ IMAGE = f"[JSONPatch{{op: 'replace', path: '/spec/containers/0/image', value: '{
 
 @pytest.fixture
 def mutated(other: Namespace) -> Namespace:
-    """A namespace of this test's own on an API server with MutatingAdmissionPolicies."""
+    """A namespace for one test, on an API server with MutatingAdmissionPolicies."""
     if "mutatingadmissionpolicies" not in other.run("kubectl", "api-resources", "-o", "name"):
         pytest.skip("this API server has no MutatingAdmissionPolicy: the feature gate of that name is off")
     return other
@@ -46,7 +46,7 @@ def policy_of(space: Namespace, kind: str, spec: dict[str, Any], binding: dict[s
 
 @contextmanager
 def in_force(space: Namespace, objects: list[dict[str, Any]], pod: dict[str, Any], shows: str) -> Iterator[None]:
-    """Until a pod that the server only pretends to create shows that the policy is known."""
+    """Apply the objects, and wait until the dry run of a pod shows the effect of the policy."""
     everything = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
     space.run("kubectl", "apply", "-f", "-", given=everything)
     try:
@@ -58,7 +58,7 @@ def in_force(space: Namespace, objects: list[dict[str, Any]], pod: dict[str, Any
 
 
 def _said(space: Namespace, command: tuple[str, ...], document: str) -> str:
-    """What kubectl writes, whether it succeeds or not."""
+    """The output of kubectl, whether the command succeeds or not."""
     return space.run("sh", "-c", f'kubectl -n {space.name} "$@" 2>&1', "sh", *command, given=document, check=False)
 
 
@@ -74,12 +74,12 @@ def mutation(space: Namespace, expression: str) -> list[dict[str, Any]]:
 
 
 def container(**more: Any) -> str:
-    """The fields of the sidecar as CEL has them."""
+    """The fields of the sidecar in CEL."""
     return ", ".join(f"{key}: {json.dumps(value)}" for key, value in {**SIDECAR, **more}.items())
 
 
 @every_format
-def test_rewritten_image_is_taken_as_it_is_stored(mutated: Namespace, format_: str) -> None:
+def test_job_runs_with_image_rewritten_by_policy(mutated: Namespace, format_: str) -> None:
     with in_force(mutated, mutation(mutated, IMAGE), probe(), TRAINER):
         document = small_gang(format_, "rewritten", "true", replicas=2, containers=[{"image": "nowhere/image:1"}])
         name = mutated.apply(document)
@@ -88,7 +88,7 @@ def test_rewritten_image_is_taken_as_it_is_stored(mutated: Namespace, format_: s
 
 
 @every_format
-def test_injected_sidecar_that_kubernetes_stops_leaves_the_job_its_end(mutated: Namespace, format_: str) -> None:
+def test_job_ends_with_injected_native_sidecar(mutated: Namespace, format_: str) -> None:
     sidecar = INIT_CONTAINER % container(restartPolicy="Always")
     with in_force(mutated, mutation(mutated, sidecar), probe(), '"proxy"'):
         name = mutated.apply(small_gang(format_, "beside", "sleep 2", replicas=2))
@@ -97,7 +97,7 @@ def test_injected_sidecar_that_kubernetes_stops_leaves_the_job_its_end(mutated: 
 
 
 @every_format
-def test_injected_container_in_front_does_not_hide_the_trainer(mutated: Namespace, format_: str) -> None:
+def test_injected_first_container_does_not_hide_trainer(mutated: Namespace, format_: str) -> None:
     """The first container of the pod is the proxy, which never ends."""
     with in_force(mutated, mutation(mutated, FIRST_CONTAINER % container()), probe(), '"proxy"'):
         name = mutated.apply(small_gang(format_, "behind", "echo trained; sleep 1", replicas=2))
@@ -109,8 +109,8 @@ def test_injected_container_in_front_does_not_hide_the_trainer(mutated: Namespac
         mutated.delete(name, FORMATS[format_])
 
 
-def test_refused_pods_are_reported_and_start_when_the_policy_is_gone(other: Namespace) -> None:
-    """Jobs of all formats at once: that refused creations are tried again takes up to a minute."""
+def test_refused_pods_are_reported_and_start_after_policy_is_deleted(other: Namespace) -> None:
+    """Jobs of all formats run at once, because refused creations are retried only after up to a minute."""
     rule = {"expression": "object.metadata.?labels['team'].hasValue()", "message": "every pod needs the label team"}
     objects = policy_of(other, "ValidatingAdmissionPolicy", {"validations": [rule]}, {"validationActions": ["Deny"]})
     with in_force(other, objects, probe(), "every pod needs"):
@@ -123,8 +123,8 @@ def test_refused_pods_are_reported_and_start_when_the_policy_is_gone(other: Name
         other.delete(name, FORMATS[format_])
 
 
-def test_network_policy_that_separates_replicas_is_reported(other: Namespace) -> None:
-    """As the policies say: whether a network enforces them, no cluster tells."""
+def test_network_policy_between_replicas_is_reported(other: Namespace) -> None:
+    """The report depends on the policies only. A cluster does not show whether its network enforces them."""
     deny = {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",

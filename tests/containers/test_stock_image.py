@@ -1,4 +1,4 @@
-"""A folder with a script, and an image that has TensorFlow and nothing of tf-dist: one command trains."""
+"""One command trains a folder with a script, in an image that has TensorFlow but not tf-dist."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def image() -> str:
-    """An image that has TensorFlow."""
+    """An image with TensorFlow."""
     found = os.environ.get(VARIABLE)
     if not found:
         pytest.skip(f"no image with TensorFlow: {VARIABLE} names one that the nodes have (docs/testing.md)")
@@ -76,26 +76,26 @@ def image() -> str:
 
 
 def code_of(namespace: Namespace) -> list[str]:
-    """The ConfigMaps with code that are in the namespace."""
+    """The ConfigMaps with code in the namespace."""
     names = [one["metadata"]["name"] for one in namespace.objects("configmaps")]
     return [name for name in names if "-code-" in name]
 
 
-def test_one_command_trains_a_folder(namespace: Namespace, folder: Path, image: str) -> None:
+def test_run_trains_folder_and_deletes_code(namespace: Namespace, folder: Path, image: str) -> None:
     (folder / "vocabulary.bin").write_bytes(os.urandom(7 << 20))  # eight ConfigMaps
     with (folder / "data.py").open("a") as data:
         data.write("import os\nprint(f'size={os.path.getsize(\"vocabulary.bin\")}', flush=True)\n")
     options = ("--workers", "2", "--ps", "1", "--image", image, "--kubeconfig", namespace.kubeconfig)
     report = json.loads(namespace.tf_dist("run", str(folder / "train.py"), *options, "-o", "json"))
     assert (report["state"], report["exitCode"]) == ("Succeeded", 0)
-    assert report["metrics"]["step"] > 250  # worker 1 may do the last
+    assert report["metrics"]["step"] > 250  # worker 1 may do the last steps
     assert report["metrics"]["accuracy"] > 0.9
     assert report["metrics"]["size"] == 7 << 20
     assert "train" not in namespace.jobs()
     until(lambda: not code_of(namespace), 30, every=0.5)
 
 
-def test_describe_shows_the_accuracy_of_a_submitted_folder(namespace: Namespace, folder: Path, image: str) -> None:
+def test_describe_shows_accuracy_of_submitted_folder(namespace: Namespace, folder: Path, image: str) -> None:
     options = ("--workers", "2", "--ps", "1", "--image", image, "--name", "submitted")
     namespace.tf_dist("submit", str(folder / "train.py"), *options)
     namespace.tf_dist("wait", "submitted", "--timeout", "240")
@@ -103,8 +103,8 @@ def test_describe_shows_the_accuracy_of_a_submitted_folder(namespace: Namespace,
     namespace.delete("submitted")
 
 
-def test_restricted_pods_train_a_folder(other: Namespace, folder: Path, image: str) -> None:
-    """In a namespace that admits nothing else, with a root file system that is read-only in addition."""
+def test_restricted_pods_train_folder(other: Namespace, folder: Path, image: str) -> None:
+    """In a namespace that enforces restricted pods, with a read-only root file system in addition."""
     server = json.loads(other.kubectl("version", "-o", "json"))["serverVersion"]
     if int(server["minor"].rstrip("+")) < 25:
         pytest.skip("this API server has no Pod Security admission: it is in 1.25 and later")
@@ -131,15 +131,15 @@ def test_restricted_pods_train_a_folder(other: Namespace, folder: Path, image: s
     assert report["metrics"]["accuracy"] > 0.9
 
 
-def test_package_without_a_network_fails_job_and_is_named(namespace: Namespace, folder: Path, image: str) -> None:
-    """The nodes reach no package index."""
+def test_failed_package_installation_is_reported(namespace: Namespace, folder: Path, image: str) -> None:
+    """The nodes cannot reach a package index."""
     options = ("--image", image, "--package", "tiny-data==1.0", "--kubeconfig", namespace.kubeconfig)
     report = json.loads(namespace.tf_dist("run", str(folder / "train.py"), *options, "-o", "json", check=False))
     assert (report["state"], report["exitCode"]) == ("Failed", 1)
     assert "package tiny-data==1.0 was not installed" in json.dumps(report)
 
 
-def test_a_step_of_argo_sends_its_folder(namespace: Namespace, folder: Path, image: str, tmp_path: Path) -> None:
+def test_argo_step_sends_folder(namespace: Namespace, folder: Path, image: str, tmp_path: Path) -> None:
     hera = pytest.importorskip("hera.workflows", reason="Hera is missing: pip install '.[argo]'")
     from tf_dist.argo import TFJobStep
 
@@ -154,7 +154,7 @@ def test_a_step_of_argo_sends_its_folder(namespace: Namespace, folder: Path, ima
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_task_of_airflow_sends_its_folder(
+def test_airflow_task_sends_folder(
     namespace: Namespace, folder: Path, image: str, request: pytest.FixtureRequest
 ) -> None:
     pytest.importorskip("airflow", reason="Airflow is missing: pip install '.[airflow]'")

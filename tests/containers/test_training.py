@@ -1,5 +1,4 @@
-"""The shipped jobs in real containers: by the controller in all three formats, by ``tf-dist run``, in steps of Argo and
-tasks of Airflow."""
+"""The shipped jobs in real containers: all three formats, ``tf-dist run``, an Argo step and an Airflow task."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ ACCURATE = 0.9
         ("volcano-job.yaml", "jobs.batch.volcano.sh"),
     ],
 )
-def test_the_shipped_examples_train_as_they_are(namespace: Namespace, file: str, kind: str) -> None:
+def test_shipped_examples_train_unchanged(namespace: Namespace, file: str, kind: str) -> None:
     name = namespace.apply(shipped(file))
     log = namespace.tf_dist("logs", "-f", name)
     namespace.tf_dist("wait", name, "--timeout", "60")
@@ -47,8 +46,8 @@ def test_run_reports_job_and_leaves_nothing(namespace: Namespace, tmp_path: Path
     assert not namespace.objects("leases")
 
 
-def test_a_step_of_argo_trains_and_hands_over_its_results(namespace: Namespace, tmp_path: Path) -> None:
-    """The template that ``tf-dist workflows export`` writes, with the role that it writes."""
+def test_argo_step_trains_and_outputs_results(namespace: Namespace, tmp_path: Path) -> None:
+    """Uses the template and the role that ``tf-dist workflows export`` writes."""
     export(namespace, tmp_path)
     found = yaml.safe_load((tmp_path / "tf-dist-templates.yaml").read_text())["spec"]["templates"]
     template = next(one for one in found if one["name"] == "tf-job")
@@ -60,7 +59,7 @@ def test_a_step_of_argo_trains_and_hands_over_its_results(namespace: Namespace, 
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_task_of_airflow_trains_and_pushes_its_results(
+def test_airflow_task_trains_and_pushes_results(
     namespace: Namespace, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("airflow", reason="Airflow is missing: pip install '.[airflow]'")

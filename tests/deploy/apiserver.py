@@ -1,8 +1,8 @@
-"""What an API server says of an object whose kind has a definition: its structure, then its validation rules (CEL).
+"""The validation of custom objects by an API server: first the structural schema, then the CEL rules.
 
-Types and bounds are judged by jsonschema, rules by Google's own evaluator of the language. What a server does before is
-done here: nulls of fields that are not nullable are dropped. (Compared once with the code of the API server of 1.27, on
-nine thousand documents: they differ on whole numbers that are written as 2.0, and on those beyond 64 bits.)
+jsonschema checks types and bounds, and Google's evaluator of CEL checks the rules. As in an API server, nulls of fields
+that are not nullable are dropped before. In a comparison with the code of Kubernetes 1.27 on nine thousand documents,
+the results differed only for whole numbers that are written as 2.0, or that need more than 64 bits.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Definition:
         self._validator = jsonschema.Draft202012Validator(_with_nulls(schema))
 
     def refusals(self, obj: Any, old: Any = None) -> list[str]:
-        """Everything for which a server refuses ``obj`` (in place of ``old``)."""
+        """The problems for which a server refuses ``obj``, as a new object or as an update of ``old``."""
         pruned = without_nulls(self._schema, obj)
         wrong = [f"{error.json_path}: {error.message}" for error in self._validator.iter_errors(pruned)]
         was = _NOTHING if old is None else without_nulls(self._schema, old)
@@ -35,7 +35,7 @@ class Definition:
 
 
 def _with_nulls(schema: Any) -> Any:
-    """The schema as JSON Schema has it, where a type that may be null is a list of two."""
+    """The schema as JSON Schema, in which a nullable type is a list of two types."""
     if isinstance(schema, list):
         return [_with_nulls(one) for one in schema]
     if not isinstance(schema, dict):
@@ -45,7 +45,7 @@ def _with_nulls(schema: Any) -> Any:
 
 
 def without_nulls(schema: Schema, value: Any) -> Any:
-    """The value without nulls where the schema has a type that is not nullable."""
+    """The value without nulls in fields that are not nullable."""
     if isinstance(value, dict):
         known = {key: _below(schema, key) for key in value}
         return {
@@ -76,7 +76,7 @@ def _broken(schema: Schema, value: Any, old: Any, place: str) -> Iterator[str]:
 
 
 def _found(rule: str, value: Any, old: Any) -> object:
-    """True if the rule holds (it does for a new object if it speaks of the old one), else False or an error."""
+    """True if the rule holds, otherwise False or an error. Rules with ``oldSelf`` hold for new objects."""
     if "oldSelf" in rule and old is _NOTHING:
         return True
     data = {"self": _escaped(value)} | ({"oldSelf": _escaped(old)} if "oldSelf" in rule else {})
@@ -85,14 +85,14 @@ def _found(rule: str, value: Any, old: Any) -> object:
 
 @functools.cache
 def compiled(rule: str) -> Any:
-    """A rule, ready to be evaluated."""
+    """The compiled rule."""
     variables = {"self": cel.Type.DYN, "oldSelf": cel.Type.DYN}
     env = cel.NewEnv(variables=variables, extensions=[ext_strings.ExtStrings()])
     return env.compile(rule)
 
 
 def _escaped(value: Any) -> Any:
-    """Keys as rules have them: a dash is ``__dash__``."""
+    """The value with keys as in rules: a dash is ``__dash__``."""
     if isinstance(value, dict):
         return {key.replace("-", "__dash__"): _escaped(inner) for key, inner in value.items()}
     return [_escaped(inner) for inner in value] if isinstance(value, list) else value

@@ -32,7 +32,7 @@ Object = dict[str, Any]
 
 @pytest.fixture(scope="session")
 def kubectl(kubeconfig: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
-    """Runs kubectl on the real API server; what it said. ``fails``: it must refuse."""
+    """Runs kubectl on the real API server and returns its output. With ``fails``, the command must fail."""
     if not shutil.which("kubectl"):
         pytest.skip("kubectl is not on the PATH")
     cache = tmp_path_factory.mktemp("kubectl-cache")
@@ -65,21 +65,21 @@ def install(kubeconfig: str) -> Callable[..., subprocess.CompletedProcess[str]]:
 
 @pytest.fixture(scope="session")
 def admin(kubeconfig: str) -> Iterator[RestCluster]:
-    """The API server, with all rights."""
+    """A client of the API server with all rights."""
     with cluster_of_kubeconfig(kubeconfig) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="package")
 def installed(admin: RestCluster, kubectl: Callable[..., str], install: Callable[..., Any]) -> Iterator[str]:
-    """``tf-dist install | kubectl apply -f -``; what kubectl said. At the end only the definitions stay."""
+    """The output of ``tf-dist install | kubectl apply -f -``. At the end, only the definitions are kept."""
     printed = install()
     assert printed.returncode == 0, printed.stderr
     said = kubectl("apply", "-f", "-", stdin=printed.stdout)
     for resource in (TFJOBS, TFJOBS_V1ALPHA1, QUEUES):
         until(lambda resource=resource: is_served(admin, resource), 60)
     yield said
-    # A node that a test played may have got them; no kubelet would ever let them go.
+    # The pods may be bound to a simulated node, and no kubelet would remove them.
     kubectl("delete", "deployment", "tf-dist-controller", "-n", SYSTEM)
     kubectl("delete", "pods", "--all", "--force", "--grace-period=0", "-n", SYSTEM)
     objects = [one for one in yaml.safe_load_all(printed.stdout) if one["kind"] != "CustomResourceDefinition"]
@@ -87,7 +87,7 @@ def installed(admin: RestCluster, kubectl: Callable[..., str], install: Callable
 
 
 def is_served(cluster: RestCluster, resource: Resource) -> bool:
-    """Whether a kind can be used: its definition is there, and the server has taken notice."""
+    """Whether the server serves a kind, because its definition is installed and established."""
     try:
         cluster.list(resource, limit=1)
     except NotFound:
@@ -97,7 +97,7 @@ def is_served(cluster: RestCluster, resource: Resource) -> bool:
 
 @pytest.fixture
 def namespace(admin: RestCluster, installed: str) -> Iterator[str]:
-    """A namespace of the test's own."""
+    """A namespace for one test."""
     name = f"test-{secrets.token_hex(4)}"
     admin.create(NAMESPACES, None, {"metadata": {"name": name}})
     wait_for(admin, SERVICE_ACCOUNTS, name, "default", lambda account: account is not None)
@@ -108,7 +108,7 @@ def namespace(admin: RestCluster, installed: str) -> Iterator[str]:
 
 @pytest.fixture
 def drivers(kubectl: Callable[..., str], installed: str, namespace: str) -> Iterator[str]:
-    """A namespace in which an account may run jobs without a controller, by the commands of docs/namespaces.md."""
+    """A namespace in which an account may run jobs without a controller, after the commands of docs/namespaces.md."""
     account = f"--serviceaccount={namespace}:tf-dist-driver"
     kubectl("create", "serviceaccount", "tf-dist-driver", "-n", namespace)
     kubectl("create", "rolebinding", "tf-dist-driver", "--clusterrole=tf-dist-driver", account, "-n", namespace)
@@ -119,7 +119,7 @@ def drivers(kubectl: Callable[..., str], installed: str, namespace: str) -> Iter
 
 @pytest.fixture
 def config_of(kubeconfig: str, kubectl: Callable[..., str], tmp_path: Path) -> Callable[[str, str], str]:
-    """The kubeconfig of a service account, with a token of its own; its context is in the account's namespace."""
+    """The kubeconfig of a service account, with its token and its namespace."""
     original = yaml.safe_load(Path(kubeconfig).read_text())
 
     def write(account: str, namespace: str) -> str:
@@ -136,14 +136,14 @@ def config_of(kubeconfig: str, kubectl: Callable[..., str], tmp_path: Path) -> C
 
 @pytest.fixture
 def as_account(config_of: Callable[[str, str], str]) -> Iterator[Callable[[str, str], RestCluster]]:
-    """The API server as a service account."""
+    """A client of the API server with a service account."""
     with ExitStack() as stack:
         yield lambda account, namespace: stack.enter_context(cluster_of_kubeconfig(config_of(account, namespace)))
 
 
 @pytest.fixture
 def room(admin: RestCluster, namespace: str) -> Iterator[Kubelet]:
-    """A node with room for a gang, whose label ``test`` is the namespace."""
+    """A node with capacity for a gang. Its label ``test`` is the namespace."""
     name = f"node-{namespace}"
     room = {"cpu": "64", "memory": "256Gi", "pods": "110"}
     admin.create(NODES, None, {"metadata": {"name": name, "labels": {"test": namespace}}})

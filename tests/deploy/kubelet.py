@@ -1,4 +1,4 @@
-"""A test double of a kubelet, for nodes without a machine."""
+"""A test double of a kubelet, for simulated nodes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from tf_dist.errors import NotFound
 
 
 class Kubelet:
-    """Writes what a kubelet would about the pods of one namespace."""
+    """Writes the statuses of the pods of a namespace, as a kubelet would."""
 
     def __init__(self, admin: RestCluster, namespace: str) -> None:
         self._admin = admin
         self._namespace = namespace
 
     def step(self, ends: dict[str, int]) -> None:
-        """Start what is bound or can be, end pods with these exit codes (by the last part of their name), bury."""
+        """Start pending pods, end pods with these exit codes, and remove deleted pods.
+
+        The keys of ``ends`` are parts of the names of pods.
+        """
         for pod in self._admin.list(PODS, self._namespace).items:
             name, phase = pod["metadata"]["name"], (pod.get("status") or {}).get("phase", "Pending")
             with suppress(NotFound):
@@ -39,7 +42,7 @@ class Kubelet:
         self._write(name, {"phase": "Failed" if code else "Succeeded", "containerStatuses": [ended]})
 
     def _write(self, name: str, status: Object) -> None:
-        # What a real API server requires of a container's status, beside what the harness says of it.
+        # Fields that a real API server requires in a container's status, in addition to those of the harness.
         required = {"ready": True, "image": "", "imageID": ""}
         containers = [{**required, **one} for one in status["containerStatuses"]]
         status = {**status, "containerStatuses": containers}

@@ -1,4 +1,4 @@
-"""The manifests that are shipped, and what Helm makes of the chart with other values."""
+"""The shipped manifests, and the chart rendered with other values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import yaml
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 CHART = DEPLOY / "chart"
-KUBERNETES = "1.35"  # a Helm that Go builds takes itself for 1.20
+KUBERNETES = "1.35"  # a Helm built with go install would assume 1.20
 SYSTEM = "tf-dist-system"
 
 Manifest = dict[str, Any]
@@ -24,7 +24,7 @@ Place = tuple[str, str, str]
 
 
 def documents(text: str) -> list[Manifest]:
-    """Those that are not empty. The definitions are long: read by libyaml, where it is."""
+    """The documents that are not empty. The definitions are long, so libyaml reads them if it is available."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     return [one for one in yaml.load_all(text, Loader=loader) if one is not None]
 
@@ -54,20 +54,20 @@ def of_kind(objects: list[Manifest], *kinds: str) -> list[Manifest]:
 
 
 def container(objects: list[Manifest]) -> Manifest:
-    """The controller's."""
+    """The container of the controller."""
     (deployment,) = of_kind(objects, "Deployment")
     (found,) = deployment["spec"]["template"]["spec"]["containers"]
     return dict(found)
 
 
 def helm(*arguments: str, kubeconfig: str = "", fails: bool = False) -> str:
-    """What Helm says. TF_DIST_TEST_HELM, else the one on the PATH (``.ci/helm`` builds it where Go is)."""
+    """Run Helm from TF_DIST_TEST_HELM or the PATH, and return its output. ``.ci/helm`` builds Helm with Go."""
     program = os.environ.get("TF_DIST_TEST_HELM") or shutil.which("helm")
     if program is None:
         pytest.skip("no Helm: set TF_DIST_TEST_HELM to its path (.ci/helm builds it with Go)")
     with tempfile.TemporaryDirectory() as home:
         homes = {f"HELM_{name}_HOME": f"{home}/{name.lower()}" for name in ("CACHE", "CONFIG", "DATA")}
-        # A cluster that is not there, else templates might look at one.
+        # Templates must not look up objects of a real cluster.
         environment = {**os.environ, **homes, "KUBECONFIG": kubeconfig or f"{home}/no-cluster"}
         done = subprocess.run(
             [program, *arguments], env=environment, capture_output=True, text=True, timeout=180, check=False
@@ -78,11 +78,11 @@ def helm(*arguments: str, kubeconfig: str = "", fails: bool = False) -> str:
 
 @cache
 def template(*values: str, namespace: str = SYSTEM, release: str = "tf-dist") -> str:
-    """What ``helm template`` makes of the chart with these values, each as ``--set`` has it."""
+    """The output of ``helm template`` with these values of ``--set``."""
     given = [part for value in values for part in ("--set", value)]
     return helm("template", release, str(CHART), "--namespace", namespace, f"--kube-version={KUBERNETES}", *given)
 
 
 def rendered(*values: str, namespace: str = SYSTEM, release: str = "tf-dist") -> list[Manifest]:
-    """The objects of that."""
+    """The objects in the output of ``template``."""
     return documents(template(*values, namespace=namespace, release=release))

@@ -1,4 +1,4 @@
-"""Kubernetes' RBAC authorizer as a function of manifests: what a subject may do with the roles that are bound to it."""
+"""The RBAC authorizer of Kubernetes as a function of manifests: which calls the roles of a subject allow."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Object = dict[str, Any]
 
 
 class Call(NamedTuple):
-    """One request: ``resource`` with its subresource, ``name`` "" for a list, a creation or a collection."""
+    """A request. ``resource`` includes the subresource. ``name`` is "" for lists, creations and collections."""
 
     verb: str
     resource: str
@@ -19,7 +19,7 @@ class Call(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Call:
-        """``update tfjobs/status.kubeflow.org team/mnist``; ``list pods team/``; ``list pods``: of all namespaces."""
+        """``update tfjobs/status.kubeflow.org team/mnist``, ``list pods team/``, or ``list pods`` in all namespaces."""
         verb, kind, *place = text.split()
         plural, slash, sub = kind.partition("/")
         resource, _, group = plural.partition(".")
@@ -30,14 +30,14 @@ class Call(NamedTuple):
 
 
 class Subject(NamedTuple):
-    """Who asks: a service account (with its namespace) or a user, and the groups it is in."""
+    """The client: a service account with its namespace, or a user."""
 
     name: str
     namespace: str = ""
 
     @property
     def user(self) -> str:
-        """Its name for the API server."""
+        """The user name in the API server."""
         return f"system:serviceaccount:{self.namespace}:{self.name}" if self.namespace else self.name
 
     @property
@@ -47,7 +47,7 @@ class Subject(NamedTuple):
 
 
 def allowed(objects: Iterable[Object], subject: Subject, call: Call) -> bool:
-    """Whether a rule of a role that is bound to the subject matches the call."""
+    """Whether a rule of the subject's roles matches the call."""
     return any(_matches(rule, call) for rule in _rules(list(objects), subject, call.namespace))
 
 

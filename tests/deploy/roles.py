@@ -1,4 +1,4 @@
-"""What the shipped roles are to grant, a job's life under them, and what an account may do on a real API server."""
+"""The expected rights of the shipped roles, the actual rights on a real API server, and the life of a job."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tf_dist.controller.controller import Controller
 Kubectl = Callable[..., str]
 Account = Callable[[str, str], RestCluster]
 Grants = set[tuple[str, str, str]]
-"""Group, resource (with a name, if only that one), verb."""
+"""Group, resource (with the object's name if the right is restricted to it), and verb."""
 
 
 def table(text: str) -> Grants:
-    """Lines of ``resource[.group]: verb verb``, as kubectl names resources."""
+    """The rights in lines of ``resource[.group]: verb verb``."""
     found = set()
     for line in filter(None, (line.strip() for line in text.splitlines())):
         place, _, verbs = line.partition(":")
@@ -81,7 +81,7 @@ DRIVER = LEADING_NAMESPACE | table(
 
 
 def granted(kubectl: Kubectl, account: str, home: str, namespace: str) -> Grants:
-    """What an account may do in a namespace, beyond what every authenticated account may."""
+    """The rights of an account in a namespace, in addition to those of every authenticated account."""
     return _rules(kubectl, account, home, namespace) - _rules(kubectl, "stranger", home, namespace)
 
 
@@ -105,7 +105,7 @@ def _rules(kubectl: Kubectl, account: str, home: str, namespace: str) -> Grants:
 
 
 class Life:
-    """One job, run by a controller with the rights of an account; the test acts as the kubelet."""
+    """A job that is reconciled by a controller with the rights of an account. The test acts as the kubelet."""
 
     def __init__(
         self, admin: RestCluster, controller: Controller, kubelet: Kubelet, resource: Resource, stored: Object
@@ -143,6 +143,6 @@ class Life:
 
 
 def short(document: Object, **policy: Any) -> Object:
-    """The harness's job, in no namespace of its own."""
+    """The document without its namespace."""
     metadata = {key: value for key, value in document["metadata"].items() if key != "namespace"}
     return {**document, "metadata": metadata}

@@ -1,6 +1,6 @@
-"""What one of them accepts no other refuses: the controller's reader, the embedded API server, and the definitions.
+"""The controller's reader, the embedded API server and the definitions accept the same documents.
 
-Each document of a table is changed in every place, to every value that people write there by mistake.
+The cases change each field of a valid document to many values that users write by mistake.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ ADDED: Final[dict[str, list[tuple[Path, Any]]]] = {
         (("spec", "newer"), 3),
     ],
 }
-# What only the reader can tell, so that a definition lets it pass: amounts, what refers to something else, sums.
+# Problems that only the reader detects: quantities, references and sums. A definition accepts these documents.
 READERS_OWN: Final = re.compile(
     r"is not a quantity|must not be negative, not the number -1 ?|with it the job has more than|there is no task"
     r"|unknown argument|is not a duration|unknown value|must start with a letter"
@@ -202,7 +202,7 @@ def changed(base: Document, path: Path, value: Any) -> Document:
 
 
 def places_to_change(spec: Document) -> Iterator[Path]:
-    """All; in ``make test`` those in a template only in the first of them: each group has the same."""
+    """All fields. ``make test`` changes the fields of only one template, because all templates have the same."""
     seen = set()
     for path in places(spec, ("spec",)):
         inside = path[path.index("template") :] if "template" in path else path
@@ -215,7 +215,7 @@ def cases(kind: str) -> Iterator[tuple[str, Document]]:
     base = KINDS[kind][0]
     yield "as it is", base
     for number, path in enumerate(places_to_change(base["spec"])):
-        # In ``make test`` every other value, so that two places have all of them.
+        # ``make test`` uses every other value, so two fields together have all values.
         for value in (DELETED, *(VALUES if ALL else VALUES[number % 2 :: 2])):
             yield f"{path}: {value!r:.60}", changed(base, path, value)
     for name in NAMES:
@@ -234,13 +234,13 @@ def refused_by_reader(found: Document) -> str:
 
 @functools.cache
 def read_cases(kind: str) -> tuple[tuple[str, Document, str], ...]:
-    """Every case with what the reader refuses it for."""
+    """All cases with the problems that the reader reports."""
     return tuple((what, found, refused_by_reader(found)) for what, found in cases(kind))
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_embedded_server_refuses_what_the_reader_refuses(kind: str) -> None:
+def test_embedded_server_and_reader_refuse_same_documents(kind: str) -> None:
     with MemoryCluster(validators=ADMISSION_VALIDATORS) as cluster:
         for what, found, why in read_cases(kind):
             refused = ""
@@ -252,7 +252,7 @@ def test_the_embedded_server_refuses_what_the_reader_refuses(kind: str) -> None:
 
 
 def server_of(definition: Document, version: str) -> Any:
-    """What an API server would say of objects of a definition."""
+    """An API server's validation of objects of a definition."""
     reason = "cel-expr-python is not installed"
     apiserver = pytest.importorskip("tests.deploy.apiserver", reason=reason, exc_type=ImportError)
     versions = definition["spec"]["versions"]
@@ -262,7 +262,7 @@ def server_of(definition: Document, version: str) -> Any:
 
 @functools.cache
 def judged(kind: str) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
-    """Every case with what the reader and the definition refuse it for."""
+    """All cases with the problems that the reader and the definition report."""
     _, resource, definition = KINDS[kind]
     server = server_of(definition, resource.version)
     return tuple((what, why, tuple(server.refusals(found))) for what, found, why in read_cases(kind))
@@ -270,7 +270,7 @@ def judged(kind: str) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_definition_refuses_nothing_that_the_reader_accepts(kind: str) -> None:
+def test_definition_accepts_documents_that_reader_accepts(kind: str) -> None:
     gaps = []
     for what, why, refused in judged(kind):
         assert why or not refused, (what, refused)
@@ -289,7 +289,7 @@ def rules_in(schema: Any) -> Iterator[Document]:
             yield from rules_in(inner)
 
 
-def test_every_rule_is_broken_by_some_document() -> None:
+def test_every_validation_rule_refuses_some_case() -> None:
     told: dict[str, int] = defaultdict(int)
     for kind in KINDS:
         for _, _, refused in judged(kind):
@@ -342,7 +342,7 @@ def test_definitions_refuse_changes_of_immutable_fields(before: Document, after:
     assert any(told in one for one in refused) if told else refused == []
 
 
-def test_a_queue_is_not_its_own_parent() -> None:
+def test_queue_cannot_be_its_own_parent() -> None:
     server = server_of(queues(), "v1alpha1")
     for parent, refused in (("team", True), ("all", False), ("", False)):
         found = server.refusals({"metadata": {"name": "team"}, "spec": {"parent": parent}})
@@ -377,7 +377,7 @@ SELECTORS: Final = [
 
 
 @pytest.mark.parametrize(("selector", "refused"), SELECTORS)
-def test_the_selector_of_a_queue_is_judged_alike(selector: Document, refused: bool) -> None:
+def test_definition_and_reader_refuse_same_queue_selectors(selector: Document, refused: bool) -> None:
     written = {"metadata": {"name": "team"}, "spec": {"namespaceSelector": selector}}
     assert bool(server_of(queues(), "v1alpha1").refusals(written)) == refused
     stored = {"apiVersion": "tf-dist.dev/v1alpha1", "kind": "Queue", **written}

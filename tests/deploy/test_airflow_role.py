@@ -1,4 +1,4 @@
-"""Airflow's hub on a real API server, with nothing but the role ``tf-dist-driver``."""
+"""The shared informer of Airflow on a real API server, with only the role ``tf-dist-driver``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.cluster
 
 @pytest.fixture
 def informer(config_of: Callable[[str, str], str], drivers: str) -> Iterator[SharedJobInformer]:
-    """As a triggerer has it that acts as the role's account."""
+    """The informer of a triggerer that uses the role's service account."""
     found = SharedJobInformer(
         open_connection(ClusterArguments(config_file=config_of("tf-dist-driver", drivers)), {}), drivers
     )
@@ -43,7 +43,7 @@ def joined(informer: SharedJobInformer, told: Callable[[], None], *, drive: bool
     return informer.join(JobRef(TFJOBS, informer.namespace, "a"), told, drive=drive)
 
 
-def test_a_job_is_driven_to_its_end(admin: RestCluster, informer: SharedJobInformer, room: Kubelet) -> None:
+def test_driver_role_suffices_to_run_job(admin: RestCluster, informer: SharedJobInformer, room: Kubelet) -> None:
     changed = threading.Event()
     subscription = joined(informer, changed.set, drive=True)
     steps = JobWaiter(informer, subscription, WaitOptions(get_logs=False, results=False), lambda *_: None).steps()
@@ -65,7 +65,7 @@ def test_a_job_is_driven_to_its_end(admin: RestCluster, informer: SharedJobInfor
 
 
 @pytest.mark.parametrize("drive", [True, False], ids=["drives", "looks on"])
-def test_a_right_that_is_missing_is_said_and_not_waited_for(
+def test_missing_permission_raises_forbidden_without_waiting(
     kubectl: Callable[..., str], informer: SharedJobInformer, drive: bool
 ) -> None:
     home = ("-n", informer.namespace)

@@ -1,4 +1,4 @@
-"""``tf-dist install`` and ``deploy/`` on a real API server, as a platform engineer applies them."""
+"""The manifests of ``tf-dist install`` and ``deploy/``, applied to a real API server."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ Install = Callable[..., "subprocess.CompletedProcess[str]"]
 PART_OF = "app.kubernetes.io/part-of"
 
 
-def test_all_that_is_printed_is_accepted(installed: str) -> None:
+def test_printed_manifests_are_accepted(installed: str) -> None:
     assert len(installed.splitlines()) == len(shipped())
 
 
 def changed(said: str) -> list[str]:
-    """What kubectl says it has changed. The selector of a disruption budget it sends every time, changed or not."""
+    """The changes that kubectl reports, without disruption budgets, whose selector kubectl always sends."""
     return [line for line in said.splitlines() if not line.endswith(" unchanged") and "poddisruptionbudget" not in line]
 
 
-def test_applied_again_nothing_changes(kubectl: Kubectl, install: Install, installed: str) -> None:
+def test_second_apply_changes_nothing(kubectl: Kubectl, install: Install, installed: str) -> None:
     assert changed(kubectl("apply", "-f", "-", stdin=install().stdout)) == []
 
 
-def test_shipped_file_is_accepted_as_it_is(kubectl: Kubectl, installed: str) -> None:
+def test_shipped_file_equals_printed_manifests(kubectl: Kubectl, installed: str) -> None:
     assert changed(kubectl("apply", "-f", str(DEPLOY / "tf-dist.yaml"))) == []
 
 
-def test_chart_differs_in_nothing_from_what_is_installed(kubectl: Kubectl, kubeconfig: str, installed: str) -> None:
-    """As Helm renders it for this server; kubectl diff fails if something differs."""
+def test_chart_equals_installed_manifests(kubectl: Kubectl, kubeconfig: str, installed: str) -> None:
+    """Compares the chart as Helm renders it for this server. kubectl diff fails if something differs."""
     values = ("--set", "createNamespace=true", "--take-ownership")
     made = helm(
         "install", "tf-dist", str(CHART), "--namespace", SYSTEM, "--dry-run=server", *values, kubeconfig=kubeconfig
@@ -50,8 +50,8 @@ def test_chart_differs_in_nothing_from_what_is_installed(kubectl: Kubectl, kubec
     assert kubectl("diff", "-f", "-", stdin=manifests) == ""
 
 
-def test_the_controllers_pods_are_admitted(admin: RestCluster, installed: str) -> None:
-    """By service account, pod security and quota; whether a machine has their image is another matter."""
+def test_pods_of_controller_are_admitted(admin: RestCluster, installed: str) -> None:
+    """Service account, pod security and quota admit the pods. Their image is not pulled."""
 
     def controllers() -> list[Object]:
         return admin.list(PODS, SYSTEM, labels="app.kubernetes.io/component=controller").items
@@ -62,7 +62,7 @@ def test_the_controllers_pods_are_admitted(admin: RestCluster, installed: str) -
 
 @pytest.fixture
 def foreign(admin: RestCluster, kubectl: Kubectl, installed: str) -> Iterator[None]:
-    """The definition of TFJob as another operator installs it: without our label, columns and scale."""
+    """The definition of TFJob as another operator installs it, without the label and the columns of tf-dist."""
     name = "tfjobs.kubeflow.org"
     versions = admin.get(CRDS, None, name)["spec"]["versions"]
     bare = [{k: v for k, v in one.items() if k != "additionalPrinterColumns"} for one in versions]
@@ -73,7 +73,7 @@ def foreign(admin: RestCluster, kubectl: Kubectl, installed: str) -> Iterator[No
         admin.patch(CRDS, None, name, {"metadata": {"labels": {PART_OF: "tf-dist"}}, "spec": {"versions": versions}})
 
 
-def test_somebody_elses_definition_is_left_as_it_is(
+def test_definition_of_another_operator_is_not_changed(
     admin: RestCluster, kubectl: Kubectl, install: Install, foreign: None
 ) -> None:
     before = admin.get(CRDS, None, "tfjobs.kubeflow.org")
@@ -86,7 +86,7 @@ def test_somebody_elses_definition_is_left_as_it_is(
     assert admin.get(CRDS, None, "tfjobs.kubeflow.org")["metadata"]["generation"] == before["metadata"]["generation"]
 
 
-def test_the_command_it_tells_makes_the_definition_ours(kubectl: Kubectl, install: Install, foreign: None) -> None:
+def test_printed_command_makes_foreign_definition_tf_dists(kubectl: Kubectl, install: Install, foreign: None) -> None:
     checked = install("--check")
     assert checked.returncode == 1
     (command,) = re.findall(r"kubectl (label crd \S+ \S+ --overwrite)", checked.stdout)

@@ -1,4 +1,4 @@
-"""The role of a workflow's steps suffices for a launcher, on a real API server; the test acts as Argo and kubelet."""
+"""The role of Argo steps suffices for a launcher, on a real API server. The test acts as Argo and as the kubelet."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def place(
     namespace: str,
     tmp_path: Path,
 ) -> Iterator[tuple[Stage, str]]:
-    """A stage in a namespace with workflows, and the kubeconfig of their account."""
+    """A stage in a namespace with workflows, and the kubeconfig of the account of their steps."""
     crd = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}
     kubectl("apply", "-f", "-", stdin={**crd, **definition("Workflow", "workflows")})
     until(lambda: is_served(admin, contract.WORKFLOWS), 60)
@@ -64,7 +64,7 @@ def phase(step: Step) -> str:
 
 
 def played(kubelet: Kubelet, launcher: Launcher, condition: Callable[[], bool], **ends: int) -> None:
-    """Play the kubelet until that holds."""
+    """Act as the kubelet until the condition holds."""
     left = {name.replace("_", "-"): code for name, code in ends.items()}
 
     def step() -> bool:
@@ -77,7 +77,7 @@ def played(kubelet: Kubelet, launcher: Launcher, condition: Callable[[], bool], 
         raise AssertionError(launcher.text) from error
 
 
-def test_a_step_with_nothing_but_its_role(place: tuple[Stage, str], room: Kubelet) -> None:
+def test_argo_role_suffices_for_step(place: tuple[Stage, str], room: Kubelet) -> None:
     stage, kubeconfig = place
     step = stage.step(job())
     launcher = step.launch(kubeconfig=kubeconfig)
@@ -92,7 +92,7 @@ def test_a_step_with_nothing_but_its_role(place: tuple[Stage, str], room: Kubele
 
 
 @pytest.mark.parametrize("stopped", [True, False])
-def test_a_signal_is_understood_with_its_role(place: tuple[Stage, str], room: Kubelet, stopped: bool) -> None:
+def test_argo_role_suffices_to_handle_signals(place: tuple[Stage, str], room: Kubelet, stopped: bool) -> None:
     stage, kubeconfig = place
     step = stage.step(job())
     launcher = step.launch("retries=3", kubeconfig=kubeconfig)
@@ -110,8 +110,8 @@ def test_a_signal_is_understood_with_its_role(place: tuple[Stage, str], room: Ku
         assert len(step.pods()) == len(step.jobs()) * 3
 
 
-def test_an_exit_handler_with_nothing_but_the_role(place: tuple[Stage, str], room: Kubelet) -> None:
-    # Whether a kind is there at all is not told to an account that may not list it: Volcano's jobs are forbidden.
+def test_argo_role_suffices_for_exit_handler(place: tuple[Stage, str], room: Kubelet) -> None:
+    # An account that may not list a kind cannot find out whether it exists. Volcano Jobs are forbidden here.
     stage, kubeconfig = place
     step = stage.step(job())
     launcher = step.launch(kubeconfig=kubeconfig)
@@ -143,12 +143,12 @@ ARGO_ADMIN: dict[str, Any] = {
         }
     ],
 }
-"""What Argo 4.1 adds to Kubernetes' role ``admin`` (workflow-aggregate-roles.yaml), as far as steps need it."""
+"""The rules that Argo 4.1 adds to the role ``admin`` (workflow-aggregate-roles.yaml) and that steps need."""
 
 
 @pytest.fixture
 def namespace_admin(admin: RestCluster, kubectl: Callable[..., str], namespace: str) -> Iterator[str]:
-    """A user with Kubernetes' role ``admin`` in the namespace, where Argo is installed, too."""
+    """A user with the role ``admin`` in the namespace, on a cluster with Argo."""
     crd = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}
     kubectl("apply", "-f", "-", stdin={**crd, **definition("Workflow", "workflows")})
     until(lambda: is_served(admin, contract.WORKFLOWS), 60)
@@ -169,7 +169,7 @@ def _said_yes(kubectl: Callable[..., str], *may: str) -> bool:
         return False
 
 
-def test_an_administrator_of_the_namespace_gives_steps_their_rights(
+def test_namespace_admin_can_grant_role_of_steps(
     admin: RestCluster,
     kubectl: Callable[..., str],
     config_of: Callable[[str, str], str],

@@ -1,4 +1,4 @@
-"""What stands beside a job, on a real API server and with nothing but the role of a driver."""
+"""Companion objects of a job, on a real API server and with only the role ``tf-dist-driver``."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ SERVICE = {"selector": {"a": "b"}, "ports": [{"port": 80}]}
 
 @pytest.fixture
 def driver(as_account: Callable[[str, str], RestCluster], drivers: str) -> RestCluster:
-    """The account of a driver in its namespace."""
+    """A client with the account ``tf-dist-driver`` in its namespace."""
     return as_account("tf-dist-driver", drivers)
 
 
 @pytest.mark.parametrize(("body", "resource"), [(config, CONFIG_MAPS), (secret, SECRETS)], ids=["ConfigMap", "Secret"])
-def test_companion_is_created_changed_and_left_alone(
+def test_companion_is_created_updated_and_protected_from_other_owners(
     admin: RestCluster, driver: RestCluster, namespace: str, body: Callable[..., Object], resource: Resource
 ) -> None:
     said = [put(driver, body(word), namespace=namespace) for word in ("hello", "hello", "bye")]
@@ -40,7 +40,7 @@ def test_companion_is_created_changed_and_left_alone(
 
 
 @pytest.mark.parametrize(("kind", "spec"), [("PersistentVolumeClaim", CLAIM), ("Service", SERVICE)])
-def test_defaults_of_the_server_are_no_difference(
+def test_server_defaults_do_not_count_as_changes(
     admin: RestCluster, driver: RestCluster, namespace: str, kind: str, spec: Object
 ) -> None:
     written = YamlDocument("f", None, {"apiVersion": "v1", "kind": kind, "metadata": {"name": "x"}, "spec": spec}, None)

@@ -1,4 +1,4 @@
-"""The command of the shipped Deployment, as the shipped account, on a real API server."""
+"""The command of the shipped Deployment with its service account, on a real API server."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from tf_dist.cluster.lease import leader_lease, new_lease
 PROGRAM = [sys.executable, "-m", "tf_dist.cli.main"]
 
 
-def test_the_command_takes_every_argument_that_is_given_to_it() -> None:
-    """``--help`` after them: they are read, and nothing is started."""
+def test_command_accepts_all_arguments_of_deployment() -> None:
+    """With ``--help``, the command parses its arguments without starting."""
     arguments = container(
         rendered("namespaces={a,b}", "volcanoJobs=true", "defaultScheduler=kueue", "disruptionBudgets=true")
     )["args"]
@@ -42,7 +42,7 @@ def test_the_command_takes_every_argument_that_is_given_to_it() -> None:
 
 
 def answers(log: Path, path: str) -> int:
-    """The status of an answer at the port that the log names, 0 for none."""
+    """The status code of a response at the port in the log, or 0."""
     port = re.search(r"started manager .*port=(\d+)", log.read_text())
     if port is None:
         return 0
@@ -58,7 +58,7 @@ def answers(log: Path, path: str) -> int:
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("namespaced", [False, True], ids=["whole cluster", "one namespace"])
-def test_controller_runs_job_with_nothing_but_its_role(
+def test_controller_role_suffices_for_shipped_command(
     admin: RestCluster,
     kubectl: Callable[..., str],
     install: Callable[..., subprocess.CompletedProcess[str]],
@@ -70,10 +70,10 @@ def test_controller_runs_job_with_nothing_but_its_role(
 ) -> None:
     home = namespace if namespaced else SYSTEM
     objects = documents(install("--namespaced", "--namespace", namespace).stdout) if namespaced else shipped()
-    if namespaced:  # all but its pods, which this test plays
+    if namespaced:  # without the Deployment, whose pods this test runs
         kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(one for one in objects if one["kind"] != "Deployment"))
     else:
-        # The worst that tenants can do is to hold it up for the duration of a Lease, once.
+        # A Lease of a tenant can delay the controller only once, for the duration of a Lease.
         held = new_lease(leader_lease(TFJOBS, namespace), "a-tenant", 86_400, time.time())
         admin.create(LEASES, namespace, held)
     manager = container(objects)
@@ -97,11 +97,11 @@ def test_controller_runs_job_with_nothing_but_its_role(
         finally:
             process.send_signal(signal.SIGTERM)
             code = process.wait(timeout=60)
-    # The namespaces of earlier tests may take a while to go, and their jobs are the controller's until then.
+    # Namespaces of earlier tests may still be terminating, and the controller reconciles their jobs until then.
     lines = (tmp_path / "log").read_text().splitlines()
     said = "\n".join(line for line in lines if "because it is being terminated" not in line)
     assert code == 0, said
-    # One of a namespace says what it cannot see of the cluster, once.
+    # A controller of a namespace logs once which resources of the cluster it cannot list.
     assert said.count("cannot list") == len(set(re.findall(r"cannot list resource \\\"(\w+)", said))), said
     assert namespaced or "cannot" not in said, said
     if namespaced:

@@ -1,4 +1,4 @@
-"""The definitions on a real API server: nothing is lost, nonsense is refused, and kubectl shows what matters."""
+"""The definitions on a real API server: fields are preserved, invalid objects are refused, and kubectl has columns."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def example(name: str) -> dict[str, Any]:
 
 
 def odd_job(name: str = "odd") -> dict[str, Any]:
-    """A job with a key at every level that tf-dist does not know."""
+    """A job with an unknown field at each level."""
     container = {"name": "tensorflow", "image": "x", "newer": {"a": [1, {"b": None}]}}
     template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [container], "newer": True}}
     worker = {"replicas": 2, "template": template, "newer": 1}
@@ -55,7 +55,7 @@ def without_nulls(value: Any) -> Any:
     return [without_nulls(inner) for inner in value] if isinstance(value, list) else value
 
 
-def test_nothing_that_was_written_is_lost(admin: RestCluster, namespace: str) -> None:
+def test_unknown_fields_are_preserved(admin: RestCluster, namespace: str) -> None:
     written = odd_job()
     admin.create(TFJOBS, namespace, written)
     stored = admin.get(TFJOBS, namespace, "odd")
@@ -64,8 +64,8 @@ def test_nothing_that_was_written_is_lost(admin: RestCluster, namespace: str) ->
 
 
 @pytest.mark.parametrize("name", ["tfjob.yaml", "tfjob-v1alpha1.yaml"])
-def test_a_job_reads_the_same_at_both_versions(admin: RestCluster, namespace: str, name: str) -> None:
-    """There is no conversion: the server exchanges the apiVersion, and the layout still says what the job is."""
+def test_job_is_same_at_both_versions(admin: RestCluster, namespace: str, name: str) -> None:
+    """There is no conversion. The server changes only the apiVersion, and the layout determines the dialect."""
     document = example(name)
     here, there = (TFJOBS, TFJOBS_V1ALPHA1) if name == "tfjob.yaml" else (TFJOBS_V1ALPHA1, TFJOBS)
     made = admin.create(here, namespace, document)
@@ -80,7 +80,7 @@ def test_a_job_reads_the_same_at_both_versions(admin: RestCluster, namespace: st
 def test_status_written_at_v1_is_kept_and_shown(
     admin: RestCluster, kubectl: Kubectl, namespace: str, name: str
 ) -> None:
-    """The driver lists and writes at v1, at any version that a job was written at."""
+    """The controller reads and writes all jobs at v1, whatever version a user has written."""
     document = example(name)
     admin.create(TFJOBS if name == "tfjob.yaml" else TFJOBS_V1ALPHA1, namespace, document)
     stored = admin.get(TFJOBS, namespace, document["metadata"]["name"])
@@ -98,7 +98,7 @@ def test_status_written_at_v1_is_kept_and_shown(
         assert row.split()[:4] == [job.key.name, "Running", body["status"]["tfDist"]["ready"], "Started"]
 
 
-def test_kubectl_waits_for_a_job_of_v1alpha1(admin: RestCluster, kubectl: Kubectl, namespace: str) -> None:
+def test_kubectl_wait_works_for_v1alpha1_job(admin: RestCluster, kubectl: Kubectl, namespace: str) -> None:
     document = example("tfjob-v1alpha1.yaml")
     stored = admin.create(TFJOBS_V1ALPHA1, namespace, document)
     name = document["metadata"]["name"]
@@ -107,7 +107,7 @@ def test_kubectl_waits_for_a_job_of_v1alpha1(admin: RestCluster, kubectl: Kubect
     kubectl("wait", f"tfjobs.v1alpha1.kubeflow.org/{name}", "--for=condition=Succeeded", "-n", namespace)
 
 
-def test_the_status_is_a_subresource(admin: RestCluster, namespace: str) -> None:
+def test_status_is_a_subresource(admin: RestCluster, namespace: str) -> None:
     made = admin.create(TFJOBS, namespace, {**odd_job(), "status": {"conditions": []}})
     assert "status" not in made
     changed = {**made, "spec": {**made["spec"], "newer": 2}, "status": {"anything": {"at": ["all"]}}}
@@ -117,7 +117,7 @@ def test_the_status_is_a_subresource(admin: RestCluster, namespace: str) -> None
     assert written["metadata"]["generation"] == 1
 
 
-def test_workers_are_scaled_by_kubectl(admin: RestCluster, kubectl: Kubectl, namespace: str) -> None:
+def test_kubectl_scale_changes_workers(admin: RestCluster, kubectl: Kubectl, namespace: str) -> None:
     made = admin.create(TFJOBS, namespace, odd_job())
     kubectl("scale", "tfjob", "odd", "--replicas=5", "-n", namespace)
     stored = admin.get(TFJOBS, namespace, "odd")
@@ -164,7 +164,7 @@ WORKER = "spec.tfReplicaSpecs.Worker"
     ],
 )
 @pytest.mark.parametrize("kind", [TFJOBS, TFJOBS_V1ALPHA1], ids=lambda kind: kind.version)
-def test_nonsense_is_refused_with_its_place(
+def test_invalid_job_is_refused_with_path(
     admin: RestCluster, namespace: str, kind: Resource, path: str, value: Any, told: str
 ) -> None:
     document = changed(path, value) | {"apiVersion": kind.api_version}
@@ -224,7 +224,7 @@ def test_queues(admin: RestCluster, kubectl: Kubectl, installed: str) -> None:
         admin.delete(QUEUES, None, "research")
 
 
-def test_commands_of_vcctl(admin: RestCluster, namespace: str) -> None:
+def test_volcano_commands_are_accepted_and_validated(admin: RestCluster, namespace: str) -> None:
     try:
         admin.create(CRDS, None, volcano_commands())
     except AlreadyExists:
@@ -241,7 +241,9 @@ def test_commands_of_vcctl(admin: RestCluster, namespace: str) -> None:
         admin.delete(CRDS, None, "commands.bus.volcano.sh")
 
 
-def test_volcanos_jobs(admin: RestCluster, kubectl: Kubectl, namespace: str) -> None:
+def test_volcano_job_definition_validates_specs_and_shows_columns(
+    admin: RestCluster, kubectl: Kubectl, namespace: str
+) -> None:
     try:
         admin.create(CRDS, None, volcano_jobs())
     except AlreadyExists:

@@ -1,4 +1,4 @@
-"""On a real API server: a definition that is installed, or removed, while a driver runs."""
+"""On a real API server, a definition is installed and removed while a controller runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.cluster
 SECONDS = 120.0
 
 
-def test_jobs_of_a_kind_that_is_defined_later_are_driven(admin: RestCluster, room: Kubelet, namespace: str) -> None:
+def test_jobs_of_kind_defined_after_start_are_reconciled(admin: RestCluster, room: Kubelet, namespace: str) -> None:
     if is_served(admin, VOLCANO_JOBS):
         pytest.skip("this cluster has Volcano")
     driver = Controller(admin, settings=ControllerSettings(namespace=namespace, volcano_jobs=True))

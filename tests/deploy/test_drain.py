@@ -1,4 +1,4 @@
-"""``kubectl drain`` on a real API server: the pods of a job go and come again, and no restart is spent."""
+"""``kubectl drain`` on a real API server: pods of a job are replaced without counting as restarts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tf_dist.core.model import names
 pytestmark = pytest.mark.cluster
 
 
-def test_a_drained_node_spends_no_restart(
+def test_drain_counts_as_disruption_and_not_as_restart(
     admin: RestCluster, kubectl: Callable[..., str], room: Kubelet, namespace: str
 ) -> None:
     driver = Controller(admin, settings=ControllerSettings(volcano_jobs=False))
@@ -28,7 +28,7 @@ def test_a_drained_node_spends_no_restart(
     life = Life(admin, driver, room, TFJOBS, stored)
     life.until(lambda: life.memory().get("phase") == "Running")
     node = f"node-{namespace}"
-    # Its node alone has room: pods of what other tests have installed may have come there, with volumes of their own.
+    # Only this node has free capacity, so pods that other tests have installed may run there, with volumes.
     mine = f"--pod-selector={names.JOB_UID}={stored['metadata']['uid']}"
     drain = threading.Thread(target=kubectl, args=("drain", node, "--force", "--ignore-daemonsets", mine), daemon=True)
     drain.start()

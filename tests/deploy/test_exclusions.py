@@ -1,4 +1,4 @@
-"""Pods that a real kube-scheduler keeps apart, or will not have on the node that admission chose."""
+"""Pods that a real kube-scheduler separates, or refuses to bind to their assigned nodes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 @pytest.fixture
 def nodes(admin: RestCluster, namespace: str) -> Iterator[list[str]]:
-    """Three nodes for this namespace, in the order of their names."""
+    """The sorted names of three nodes for this namespace."""
     names = [f"node-{namespace}-{number}" for number in range(3)]
     for name in names:
         admin.create(NODES, None, {"metadata": {"name": name, "labels": {HOSTNAME: name, "for": namespace}}})
@@ -53,7 +53,7 @@ def submit(admin: RestCluster, namespace: str, count: int, **spec: Any) -> None:
 
 
 class Driving:
-    """A driver of one namespace that sees all nodes, and whose clock can be put forward."""
+    """A controller of a namespace that sees all nodes. Its clock can be advanced."""
 
     def __init__(self, admin: RestCluster, namespace: str) -> None:
         self._admin, self._namespace = admin, namespace
@@ -86,7 +86,7 @@ class Driving:
         {"hostNetwork": True},
     ],
 )
-def test_each_replica_has_a_node_of_its_own(
+def test_each_replica_gets_its_own_node(
     admin: RestCluster, namespace: str, nodes: list[str], spec: dict[str, Any]
 ) -> None:
     submit(admin, namespace, 3, **spec)
@@ -94,7 +94,7 @@ def test_each_replica_has_a_node_of_its_own(
     driving.until(lambda: driving.nodes() == nodes)
 
 
-def test_a_node_that_the_scheduler_refuses_is_left(admin: RestCluster, namespace: str, nodes: list[str]) -> None:
+def test_gang_avoids_node_that_kube_scheduler_refused(admin: RestCluster, namespace: str, nodes: list[str]) -> None:
     hermit = {
         "metadata": {"name": f"hermit-{secrets.token_hex(3)}"},
         "spec": {"containers": [{"name": "c", "image": "i"}], "nodeName": nodes[0], "affinity": apart(app="mnist")},

@@ -1,4 +1,4 @@
-"""Fallbacks on a real API server: the age of a job holds for them, and what follows an eviction is written down."""
+"""Fallbacks on a real API server: they keep the age of their job, and an eviction restarts the list."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FALLBACK = {
 
 
 def submit(admin: RestCluster, namespace: str, name: str, count: int, **annotations: str) -> None:
-    """A job of workers of which each fills a node."""
+    """A job whose workers each need a whole node."""
     template = {"spec": {"containers": [container(cpu="6")], "nodeSelector": {"for": namespace}}}
     job = tfjob(name)
     job["metadata"] |= {"namespace": namespace, "annotations": annotations}
@@ -33,7 +33,7 @@ def submit(admin: RestCluster, namespace: str, name: str, count: int, **annotati
     admin.create(TFJOBS, namespace, job)
 
 
-def test_a_fallback_keeps_its_age_and_an_eviction_begins_the_list_anew(
+def test_fallback_keeps_age_of_job_and_eviction_restarts_list(
     admin: RestCluster, namespace: str, nodes: list[str]
 ) -> None:
     for name in nodes:
@@ -65,7 +65,7 @@ def test_a_fallback_keeps_its_age_and_an_eviction_begins_the_list_anew(
     admin.patch(PODS, namespace, "older-worker-0", {"status": running}, subresource="status")
     until(lambda: memory("older").get("phase") == "Running", 60)
 
-    # It was evicted: after the last of the list it waits for all three again, and the other one has the room.
+    # After the eviction in the last fallback, "older" waits for all three workers again, and "younger" is admitted.
     admin.delete(PODS, namespace, "older-worker-0", grace_period=0)
     until(lambda: "admission" in memory("younger"), 60)
     last = memory("older")

@@ -1,4 +1,4 @@
-"""What is installed for other gang schedulers: nothing, unless one is asked for."""
+"""Rights for other gang schedulers are granted only if the values enable them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OTHERS = [one for one in GangScheduler if one is not GangScheduler.BUILTIN]
 
 
 def rights(objects: list[dict[str, Any]], role: str) -> set[tuple[str, str, str]]:
-    """Group, resource and verb of every right in the roles of that name."""
+    """The group, resource and verb of each right in the roles with this name."""
     return {
         (group, resource, verb)
         for one in of_kind(objects, "Role", "ClusterRole")
@@ -31,14 +31,14 @@ def rights(objects: list[dict[str, Any]], role: str) -> set[tuple[str, str, str]
     }
 
 
-def test_shipped_manifests_grant_nothing_of_other_schedulers() -> None:
+def test_shipped_manifests_grant_no_rights_for_other_schedulers() -> None:
     text = json.dumps(of_kind(shipped(), "Role", "ClusterRole"))
     assert not re.search(r"podgroups|workloads|resourceflavors", text)
     assert not any("gang" in one for one in container(shipped())["args"])
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_chart_grants_all_kinds_of_scheduler_that_jobs_may_ask_for(name: GangScheduler) -> None:
+def test_chart_grants_rights_for_enabled_scheduler(name: GangScheduler) -> None:
     plain, asked = rendered(), rendered(f"gangSchedulers={{{name}}}")
     kinds = {(api.group, api.plural): api.namespaced for part in INTEGRATIONS[name].apis for api in part}
     every = ("get", "list", "watch", "create", "patch", "delete")
@@ -49,8 +49,8 @@ def test_chart_grants_all_kinds_of_scheduler_that_jobs_may_ask_for(name: GangSch
     assert rights(asked, "tf-dist-controller") - rights(plain, "tf-dist-controller") == made | read
 
 
-def test_default_scheduler_is_granted_and_given_to_controller() -> None:
-    """``--help`` after the arguments: they are read, and nothing is started."""
+def test_default_scheduler_is_granted_and_passed_to_controller() -> None:
+    """With ``--help``, the command parses its arguments without starting."""
     objects = rendered("defaultScheduler=volcano")
     assert ("scheduling.volcano.sh", "podgroups", "create") in rights(objects, "tf-dist-controller")
     arguments = container(objects)["args"]
@@ -65,9 +65,7 @@ def test_default_scheduler_is_granted_and_given_to_controller() -> None:
         ("drivers={a,b}", [("tf-dist-driver", "a"), ("tf-dist-driver", "b")]),
     ],
 )
-def test_rights_in_single_namespaces_come_with_kinds_of_kueue_in_none(
-    values: str, subjects: list[tuple[str, str]]
-) -> None:
+def test_namespaced_rights_include_cluster_scoped_kinds_of_kueue(values: str, subjects: list[tuple[str, str]]) -> None:
     objects = rendered("gangSchedulers={kueue}", values)
     assert {(group, verb) for group, _, verb in rights(objects, "tf-dist-flavors")} == {
         ("kueue.x-k8s.io", "list"),
@@ -77,7 +75,7 @@ def test_rights_in_single_namespaces_come_with_kinds_of_kueue_in_none(
     assert [(subject["name"], subject["namespace"]) for one in bound for subject in one["subjects"]] == subjects
 
 
-def test_a_run_on_this_machine_has_no_other_scheduler_to_ask() -> None:
+def test_embedded_run_refuses_other_gang_scheduler() -> None:
     refused = tf_dist("run", "job.yaml", "--gang-scheduler=kueue", "--embedded")
     assert refused.returncode == 2
     assert "there is no kueue on this machine" in refused.stderr
@@ -87,7 +85,7 @@ def test_a_run_on_this_machine_has_no_other_scheduler_to_ask() -> None:
     ("name", "shown"),
     [("volcano", "PodGroup  mnist-"), ("workload", "scheduling.k8s.io/v1beta1"), ("kueue", "kueue.x-k8s.io/v1beta2")],
 )
-def test_a_plan_shows_what_is_made_for_the_scheduler(name: str, shown: str) -> None:
+def test_plan_shows_objects_for_gang_scheduler(name: str, shown: str) -> None:
     document = tfjob()
     document["metadata"]["annotations"] = {GANG_SCHEDULER: name}
     printed = tf_dist("plan", "-", "--plain", stdin=json.dumps(document))

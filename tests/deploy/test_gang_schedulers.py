@@ -1,6 +1,6 @@
-"""Other gang schedulers on a real API server: the shipped roles suffice for their objects, and hold nothing more.
+"""Other gang schedulers on a real API server: the roles suffice for their objects, and grant nothing more.
 
-Their definitions are stand-ins that take anything, and a hand plays them; only the API server is real.
+The definitions accept any object, and the test acts as the scheduler. Only the API server is real.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _is_gone(admin: RestCluster, kind: Resource) -> bool:
 
 @pytest.fixture(scope="module")
 def schedulers(admin: RestCluster) -> Iterator[None]:
-    """Definitions of what these schedulers read; a cluster that has one of them in earnest is left alone."""
+    """The definitions that these schedulers need. The tests are skipped on a cluster that has such a scheduler."""
     if any(is_served(admin, kind) for kind in _KINDS):
         pytest.skip("this cluster has other gang schedulers")
     for kind in _KINDS:
@@ -83,7 +83,7 @@ def schedulers(admin: RestCluster) -> Iterator[None]:
 def home(
     kubectl: Kubectl, install: Callable[..., Any], installed: str, schedulers: None, namespace: str
 ) -> Iterator[str]:
-    """A namespace in which drivers may drive jobs that ask for these schedulers; so may the controller, everywhere."""
+    """A namespace in which ``tf-dist-driver`` may use these schedulers. The controller may use them everywhere."""
     made = template(_ASKED, f"drivers={{{namespace}}}", "crds.enabled=false")
     kubectl("apply", "-f", "-", stdin=made)
     yield namespace
@@ -98,12 +98,12 @@ def asking(gang: GangScheduler) -> Object:
 
 
 def life_of(admin: RestCluster, account: RestCluster, room: Kubelet, namespace: str, gang: GangScheduler) -> Life:
-    """A job that asks for a scheduler, in the hands of a driver with the namespace's own account."""
+    """A job with a gang scheduler, reconciled by a controller with an account of the namespace."""
     driver = Controller(account, settings=ControllerSettings(namespace=namespace, volcano_jobs=False))
     return Life(admin, driver, room, TFJOBS, account.create(TFJOBS, namespace, asking(gang)))
 
 
-def test_roles_grant_only_the_schedulers_that_were_asked_for(kubectl: Kubectl, home: str) -> None:
+def test_roles_grant_only_enabled_schedulers(kubectl: Kubectl, home: str) -> None:
     assert granted(kubectl, "tf-dist-driver", home, home) == DRIVER | QUEUES | OBJECTS | SHARED
     assert granted(kubectl, "tf-dist-driver", home, "default") == QUEUES | SHARED
     assert granted(kubectl, "tf-dist-controller", SYSTEM, home) == CONTROLLER | OBJECTS | SHARED
@@ -115,7 +115,7 @@ def test_roles_grant_only_the_schedulers_that_were_asked_for(kubectl: Kubectl, h
     [(GangScheduler.VOLCANO, VOLCANO_GROUPS), (GangScheduler.COSCHEDULING, COSCHEDULING_GROUPS)],
     ids=["volcano", "coscheduling"],
 )
-def test_the_drivers_role_suffices_for_a_pod_group(
+def test_driver_role_suffices_for_pod_groups(
     admin: RestCluster, as_account: Account, room: Kubelet, home: str, gang: GangScheduler, kind: Resource
 ) -> None:
     account = as_account("tf-dist-driver", home)
@@ -132,7 +132,7 @@ def test_the_drivers_role_suffices_for_a_pod_group(
     until(lambda: not names(admin, kind, home), 60)
 
 
-def test_the_drivers_role_suffices_for_kueue(admin: RestCluster, as_account: Account, room: Kubelet, home: str) -> None:
+def test_driver_role_suffices_for_kueue(admin: RestCluster, as_account: Account, room: Kubelet, home: str) -> None:
     flavor = {"metadata": {"name": f"any-{home}"}, "spec": {"nodeLabels": {}}}
     admin.create(FLAVORS, None, flavor)
     account = as_account("tf-dist-driver", home)
@@ -169,7 +169,7 @@ def test_the_drivers_role_suffices_for_kueue(admin: RestCluster, as_account: Acc
 
 
 def evict(admin: RestCluster, namespace: str, conditions: list[dict[str, str]]) -> None:
-    """The driver writes into the same status, and neither writes over the other."""
+    """Retry on conflicts, because the controller writes to the same status."""
 
     def written() -> bool:
         try:
@@ -181,7 +181,7 @@ def evict(admin: RestCluster, namespace: str, conditions: list[dict[str, str]]) 
     until(written, 60)
 
 
-def test_without_the_right_a_job_says_what_it_lacks(
+def test_job_reports_missing_permission_for_gang_scheduler(
     admin: RestCluster, as_account: Account, room: Kubelet, home: str, kubectl: Kubectl
 ) -> None:
     kubectl("delete", "clusterrolebinding", "tf-dist-flavors")

@@ -1,4 +1,4 @@
-"""What finishes the image (`deploy/image.py`): only what tf-dist needs is in it, and the list of it is whole."""
+"""The last step of the image build (`deploy/image.py`): which packages it removes, and the SBOM."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ main({arguments})
 """
 
 
-def test_without_the_official_client_everything_runs_but_login_plugins(image: Any, tmp_path: Path) -> None:
+def test_only_login_plugins_need_official_client(image: Any, tmp_path: Path) -> None:
     modules = packages_distributions()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     needed = [re.split(r"[^\w.-]", one)[0] for one in project["dependencies"]]
@@ -75,7 +75,7 @@ def test_without_the_official_client_everything_runs_but_login_plugins(image: An
     assert "the pod's service account" in done.stderr
 
 
-def test_the_list_of_what_is_in_the_image_is_whole(image: Any) -> None:
+def test_sbom_lists_all_packages_of_image(image: Any) -> None:
     kept = image.closure("tf-dist")
     found = image.sbom(kept)
     assert (found["bomFormat"], found["specVersion"]) == ("CycloneDX", "1.5")
@@ -91,7 +91,7 @@ def test_the_list_of_what_is_in_the_image_is_whole(image: Any) -> None:
     )
 
 
-def test_the_programs_of_the_image_are_the_controller_a_step_and_the_commands(image: Any) -> None:
+def test_image_programs_include_controller_launcher_and_commands(image: Any) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["scripts"]["tf-dist"].partition(":")[0] in image.PROGRAMS
     code = "import sys, " + ", ".join(image.PROGRAMS) + "; print(*sys.modules)"

@@ -1,4 +1,4 @@
-"""The manifests in ``deploy`` are what Helm makes of the chart, and what is in them."""
+"""The manifests in ``deploy`` are up to date, and their contents."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from tools.definitions.crds import queues, templates, tfjobs, volcano_commands, 
 NAMESPACED = "tf-dist-namespaced.yaml"
 
 
-def test_definitions_in_chart_are_generated_ones() -> None:
-    """After a change: make manifests"""
+def test_definitions_in_chart_are_up_to_date() -> None:
+    """Run ``make manifests`` after a change."""
     written = {path.name: path.read_text() for path in (CHART / "templates/crds").iterdir()}
     assert written == templates()
 
 
-def test_shipped_manifests_are_what_helm_makes_of_chart() -> None:
-    """After a change: make manifests"""
+def test_shipped_manifests_equal_rendered_chart() -> None:
+    """Run ``make manifests`` after a change."""
     namespaced = template("namespaces={my-namespace},crds.enabled=false", namespace="my-namespace")
     assert template("createNamespace=true") == (CHART.parent / "tf-dist.yaml").read_text()
     assert namespaced == (CHART.parent / NAMESPACED).read_text()
 
 
 @pytest.mark.parametrize("file", ["tf-dist.yaml", NAMESPACED])
-def test_all_objects_carry_label_of_tf_dist_and_each_is_there_once(file: str) -> None:
+def test_objects_are_unique_and_have_label_of_tf_dist(file: str) -> None:
     found = by_place(shipped(file))
     assert {one["metadata"]["labels"]["app.kubernetes.io/part-of"] for one in found.values()} == {"tf-dist"}
 
 
-def test_namespace_comes_before_objects_in_it() -> None:
+def test_namespace_precedes_its_objects() -> None:
     kinds = [one["kind"] for one in shipped()]
     assert kinds[0] == "Namespace"
     assert kinds.index("ServiceAccount") < kinds.index("Deployment")
@@ -54,28 +54,28 @@ VARIANTS: dict[str, tuple[str, ...]] = {
 
 
 @pytest.mark.parametrize("values", VARIANTS.values(), ids=VARIANTS)
-def test_roles_are_bound_to_accounts_that_exist(values: tuple[str, ...]) -> None:
+def test_role_bindings_refer_to_existing_roles_and_accounts(values: tuple[str, ...]) -> None:
     objects = rendered(*values, namespace="home")
     found = by_place(objects)
     for one in of_kind(objects, "RoleBinding", "ClusterRoleBinding"):
         kind, name = one["roleRef"]["kind"], one["roleRef"]["name"]
         assert (kind, one["metadata"].get("namespace", "") if kind == "Role" else "", name) in found
         for subject in one["subjects"]:
-            if subject["kind"] == "ServiceAccount" and subject["name"] != "tf-dist-argo":  # comes with its workflows
+            if subject["kind"] == "ServiceAccount" and subject["name"] != "tf-dist-argo":  # exported with workflows
                 assert ("ServiceAccount", subject["namespace"], subject["name"]) in found
             elif subject["kind"] == "Group":
                 assert name == "tf-dist-lease-reader"
 
 
 @pytest.mark.parametrize("values", VARIANTS.values(), ids=VARIANTS)
-def test_no_role_has_wildcards_or_can_raise_rights(values: tuple[str, ...]) -> None:
+def test_no_role_has_wildcards_or_can_escalate_privileges(values: tuple[str, ...]) -> None:
     for rule in (rule for role in of_kind(rendered(*values), "Role", "ClusterRole") for rule in role["rules"]):
         assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
         assert not {"bind", "escalate", "impersonate"} & set(rule["verbs"])
         assert "pods/exec" not in rule["resources"]
 
 
-def test_controller_of_namespaces_has_rights_in_these_alone() -> None:
+def test_controller_of_namespaces_has_rights_only_there() -> None:
     objects = rendered("namespaces={research,vision}", namespace="home")
     assert not of_kind(objects, "ClusterRoleBinding")
     bound = {one["metadata"]["namespace"] for one in of_kind(objects, "RoleBinding")}
@@ -83,12 +83,12 @@ def test_controller_of_namespaces_has_rights_in_these_alone() -> None:
     assert container(objects)["args"][-2:] == ["--namespace=research", "--namespace=vision"]
 
 
-def test_release_without_user_roles_and_definitions_needs_no_rights_in_cluster() -> None:
+def test_release_without_user_roles_and_definitions_is_namespaced() -> None:
     objects = rendered("namespaces={home}", "crds.enabled=false", "userRoles=false", namespace="home")
     assert {one["metadata"].get("namespace") for one in objects} == {"home"}
 
 
-def test_nothing_runs_in_cluster_without_controller() -> None:
+def test_release_without_controller_has_no_workloads() -> None:
     kinds = {one["kind"] for one in rendered("controller=false", "drivers={research}", namespace="home")}
     roles = {"ClusterRole", "ClusterRoleBinding", "RoleBinding"}
     assert kinds == {"CustomResourceDefinition", "ServiceAccount", *roles}
@@ -113,11 +113,11 @@ def test_nothing_runs_in_cluster_without_controller() -> None:
         ("get secrets vision/a", False),
     ],
 )
-def test_programs_that_see_nodes_read_cluster_and_write_in_their_namespace(call: str, may: bool) -> None:
+def test_programs_with_see_nodes_read_cluster_but_write_only_own_namespace(call: str, may: bool) -> None:
     assert allowed(rendered(*SEEING), Subject("tf-dist-driver", "research"), Call.parse(call)) is may
 
 
-def test_chart_grants_nothing_of_volcano_unless_asked() -> None:
+def test_chart_grants_volcano_rights_only_with_volcano_jobs() -> None:
     rules = [rule for role in of_kind(rendered("drivers={a}"), "Role", "ClusterRole") for rule in role["rules"]]
     assert not [rule for rule in rules if any("volcano" in group for group in rule["apiGroups"])]
     asked = rendered("volcanoJobs=true")
@@ -127,8 +127,8 @@ def test_chart_grants_nothing_of_volcano_unless_asked() -> None:
 
 
 @pytest.mark.parametrize("volcano", [False, True])
-def test_controller_leads_cluster_by_leases_that_are_installed(volcano: bool) -> None:
-    """They are where it looks for them; it may create none."""
+def test_manifests_contain_leases_of_controller(volcano: bool) -> None:
+    """The controller may not create Leases, so they are installed under the names that it uses."""
     objects = rendered(f"volcanoJobs={str(volcano).lower()}", "systemNamespace=meeting")
     (env,) = container(objects)["env"]
     kinds = (TFJOBS, VOLCANO_JOBS) if volcano else (TFJOBS,)
@@ -138,11 +138,11 @@ def test_controller_leads_cluster_by_leases_that_are_installed(volcano: bool) ->
     assert not any(one.get("spec") for one in leases), "an upgrade leaves them to their holders"
 
 
-def test_controller_of_namespaces_creates_its_leases_itself() -> None:
+def test_manifests_of_namespaced_controller_contain_no_leases() -> None:
     assert not of_kind(rendered("namespaces={a,b}"), "Lease")
 
 
-def test_controllers_pod_meets_restricted_standard_and_has_what_it_refers_to() -> None:
+def test_controller_pod_is_restricted_and_refers_to_existing_port_and_volumes() -> None:
     (deployment,) = of_kind(shipped(), "Deployment")
     spec, found = deployment["spec"]["template"]["spec"], container(shipped())
     assert spec["securityContext"]["runAsNonRoot"]
@@ -160,7 +160,7 @@ def test_controllers_pod_meets_restricted_standard_and_has_what_it_refers_to() -
     assert {mount["name"] for mount in found["volumeMounts"]} == {one["name"] for one in spec["volumes"]}
 
 
-def test_selectors_find_controllers_pods() -> None:
+def test_selectors_match_controller_pods() -> None:
     objects = rendered("networkPolicy.enabled=true", "serviceMonitor=true", "nameOverride=n", release="r")
     (deployment,) = of_kind(objects, "Deployment")
     labels = deployment["spec"]["template"]["metadata"]["labels"]
@@ -182,7 +182,7 @@ def test_selectors_find_controllers_pods() -> None:
 
 
 def nodes_of(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every schema below one, with its place."""
+    """The schema and all schemas in it, with their paths."""
     yield path, schema
     for key, below in (schema.get("properties") or {}).items():
         yield from nodes_of(below, f"{path}.{key}")
@@ -196,7 +196,7 @@ def nodes_of(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict
     [tfjobs(), volcano_jobs(), volcano_commands()],
     ids=lambda one: one["metadata"]["name"],
 )
-def test_no_definition_of_jobs_drops_what_a_user_wrote(definition: dict[str, Any]) -> None:
+def test_definitions_of_jobs_preserve_unknown_fields(definition: dict[str, Any]) -> None:
     for version in definition["spec"]["versions"]:
         for path, schema in nodes_of(version["schema"]["openAPIV3Schema"]):
             if schema.get("type") == "object" and path != ".metadata":
@@ -204,7 +204,7 @@ def test_no_definition_of_jobs_drops_what_a_user_wrote(definition: dict[str, Any
                 assert keeps, f"{definition['metadata']['name']}{path} would lose what it does not know"
 
 
-def test_definition_of_queues_knows_the_keys_of_a_queue_and_no_others() -> None:
+def test_definition_of_queues_has_exactly_fields_of_reader() -> None:
     (version,) = queues()["spec"]["versions"]
     whole = version["schema"]["openAPIV3Schema"]
     spec = whole["properties"]["spec"]
@@ -215,14 +215,14 @@ def test_definition_of_queues_knows_the_keys_of_a_queue_and_no_others() -> None:
         assert schema["properties"].keys() == {field.alias for field in shape.model_fields.values()}
 
 
-def test_both_versions_take_both_layouts() -> None:
-    """Without conversion an object is checked against whichever version it is written at."""
+def test_both_versions_accept_both_layouts() -> None:
+    """There is no conversion, so the version of the request decides which schema checks an object."""
     schemas = [version["schema"] for version in tfjobs()["spec"]["versions"]]
     assert schemas[0] == schemas[1]
 
 
 def test_chart_has_version_of_package() -> None:
-    """A version of Python as one of Helm: 0.1.0.dev0, 0.1.0rc1 are 0.1.0-dev0, 0.1.0-rc1."""
+    """The Python versions 0.1.0.dev0 and 0.1.0rc1 are 0.1.0-dev0 and 0.1.0-rc1 in Helm."""
     import yaml
 
     from tf_dist import __version__

@@ -1,4 +1,4 @@
-"""Alerts and dashboard: every query is about metrics and labels that a controller exposes."""
+"""Alerts and dashboard: each query uses metrics and labels that a controller exposes."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.deploy.manifests import CHART, of_kind, rendered
 ROOT = Path(__file__).parents[2]
 ALERTS = yaml.safe_load((CHART / "files/alerts.yaml").read_text())
 DASHBOARD = (CHART / "files/dashboard.json").read_text()
-# What Prometheus adds where it finds its targets by a ServiceMonitor.
+# Labels that Prometheus adds to the targets of a ServiceMonitor.
 OF_TARGETS = {"job", "namespace", "pod", "instance", "service"}
 
 
 def exposed() -> dict[str, tuple[str, set[str]]]:
-    """The type and the labels of every series that a controller exposes, by its name."""
+    """The type and the labels of the series that a controller exposes, by name."""
     recorder = busy_recorder()
     found: dict[str, tuple[str, set[str]]] = {}
     for family in text_string_to_metric_families(recorder.exposition().decode()):
@@ -39,7 +39,7 @@ _GROUPING = re.compile(r"\bby \(([^)]*)\)")
 
 
 def problems(expression: str) -> list[str]:
-    """What is wrong with a query, as far as it shows without an engine."""
+    """Problems of a query that can be found without a Prometheus engine."""
     found = []
     known: set[str] = set()
     for name, matchers, window in _METRIC.findall(expression):
@@ -66,7 +66,7 @@ def problems(expression: str) -> list[str]:
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda one: one["alert"])
-def test_an_alert_is_about_metrics_that_exist(alert: dict[str, Any]) -> None:
+def test_alert_uses_existing_metrics_and_labels(alert: dict[str, Any]) -> None:
     assert problems(alert["expr"]) == []
     assert re.fullmatch(r"\d+[mh]", alert["for"])
     grouped = {one for found in _GROUPING.findall(alert["expr"]) for one in re.split(r",\s*", found)}
@@ -77,7 +77,7 @@ PANELS = [one for one in json.loads(DASHBOARD)["panels"] if one["type"] != "row"
 
 
 @pytest.mark.parametrize("panel", PANELS, ids=lambda one: one["title"])
-def test_a_panel_is_about_metrics_that_exist(panel: Any) -> None:
+def test_panel_uses_existing_metrics_and_labels(panel: Any) -> None:
     assert panel["targets"]
     for query in panel["targets"]:
         assert problems(query["expr"]) == []
@@ -86,7 +86,7 @@ def test_a_panel_is_about_metrics_that_exist(panel: Any) -> None:
         assert named <= {one for found in _GROUPING.findall(query["expr"]) for one in re.split(r",\s*", found)}
 
 
-def test_the_dashboard_can_be_imported() -> None:
+def test_dashboard_layout_and_variables_are_consistent() -> None:
     dashboard = json.loads(DASHBOARD)
     panels = dashboard["panels"]
     assert len({one["id"] for one in panels}) == len(panels)
@@ -103,7 +103,7 @@ def test_the_dashboard_can_be_imported() -> None:
     assert metric in EXPOSED
 
 
-def test_the_document_has_the_alerts_as_they_are() -> None:
+def test_documented_alerts_equal_shipped_alerts() -> None:
     text = (ROOT / "docs/metrics.md").read_text().partition("## Alerts")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| `(\w+)` \| `(.+)` \| (\w+) \|", text, flags=re.MULTILINE)
     assert rows == [(one["alert"], one["expr"].replace("|", r"\|"), one["for"]) for one in ALERTS]

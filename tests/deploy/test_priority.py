@@ -23,7 +23,7 @@ LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases"
 
 @pytest.fixture
 def flow_schema(kubectl: Callable[..., str]) -> Iterator[str]:
-    """The uid of the one on the page."""
+    """The uid of the FlowSchema on the page."""
     (text,) = re.findall(r"^```yaml\n([^`]*^kind: FlowSchema$[^`]*)^```", PAGE.read_text(), re.MULTILINE)
     kubectl("apply", "-f", "-", stdin=text)
     name = yaml.safe_load(text)["metadata"]["name"]
@@ -32,7 +32,7 @@ def flow_schema(kubectl: Callable[..., str]) -> Iterator[str]:
 
 
 def ranked_by(kubeconfig: str, path: str) -> str:
-    """The uid of the FlowSchema by which the API server ranks a request, as its answer says."""
+    """The uid of the FlowSchema that the API server applies to a request, from the response."""
     document = yaml.safe_load(Path(kubeconfig).read_text())
     server = document["clusters"][0]["cluster"]
     authority = base64.b64decode(server.get("certificate-authority-data", "")).decode() or None
@@ -42,14 +42,14 @@ def ranked_by(kubeconfig: str, path: str) -> str:
     try:
         with urllib.request.urlopen(request, timeout=30, context=trust) as answer:
             return str(answer.headers["X-Kubernetes-PF-FlowSchema-UID"])
-    except urllib.error.HTTPError as refusal:  # 403 and 404 are ranked, too
+    except urllib.error.HTTPError as refusal:  # 403 and 404 have a FlowSchema, too
         return str(refusal.headers["X-Kubernetes-PF-FlowSchema-UID"])
 
 
-def test_leases_of_the_controller_have_the_level_of_leader_elections(
+def test_flow_schema_matches_only_lease_requests_of_controller(
     flow_schema: str, config_of: Callable[[str, str], str], installed: str
 ) -> None:
-    """And nothing else has: other requests of the controller, Leases of others."""
+    """It does not match other requests of the controller, or requests of other accounts."""
     config = config_of("tf-dist-controller", SYSTEM)
     until(lambda: ranked_by(config, f"{LEASES}/tf-dist-controller") == flow_schema, 60)
     assert ranked_by(config, "/apis/kubeflow.org/v1/tfjobs") != flow_schema

@@ -1,4 +1,4 @@
-"""A real API server that refuses what a job needs: the job says so, and goes on as soon as it is let."""
+"""A ResourceQuota on a real API server blocks a job. The job reports it, and continues when the quota changes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ pytestmark = pytest.mark.cluster
 QUOTAS = RESOURCE_QUOTAS
 
 
-def test_a_gang_waits_for_a_quota_that_has_no_room_for_all_of_it_and_starts_when_it_has(
-    admin: RestCluster, room: Kubelet, namespace: str
-) -> None:
+def test_gang_waits_until_resource_quota_allows_all_pods(admin: RestCluster, room: Kubelet, namespace: str) -> None:
     admin.create(QUOTAS, namespace, {"metadata": {"name": "few"}, "spec": {"hard": {"pods": "3"}}})
     until(lambda: bool((admin.get(QUOTAS, namespace, "few").get("status") or {}).get("hard")), 60)
     other = {"metadata": {"name": "other"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
@@ -35,12 +33,12 @@ def test_a_gang_waits_for_a_quota_that_has_no_room_for_all_of_it_and_starts_when
     life.until(lambda: life.memory().get("phase") == "Completed", worker_0=0, worker_1=0)
 
 
-def test_a_job_says_what_a_quota_demands_of_its_pods_and_goes_on_when_it_does_no_more(
+def test_job_reports_refusing_quota_and_continues_when_quota_changes(
     admin: RestCluster, room: Kubelet, namespace: str
 ) -> None:
-    """What no pod says of itself is not foreseen."""
+    """Admission does not check quotas for resources that the pods do not specify."""
     admin.create(QUOTAS, namespace, {"metadata": {"name": "few"}, "spec": {"hard": {"limits.cpu": "10"}}})
-    # Before its controller has counted, it refuses everything.
+    # Until the quota controller has computed the usage, the quota refuses all pods.
     until(lambda: bool((admin.get(QUOTAS, namespace, "few").get("status") or {}).get("hard")), 60)
     driver = Controller(admin, settings=ControllerSettings(namespace=namespace, volcano_jobs=False))
     life = Life(admin, driver, room, TFJOBS, admin.create(TFJOBS, namespace, short(tfjob(cleanPodPolicy="All"))))

@@ -1,6 +1,6 @@
-"""What no shipped role may do: calls that each of them tries, without a cluster and on a real one.
+"""The calls that each shipped role allows and refuses, without a cluster and on a real API server.
 
-``test_roles`` shows that a role suffices for the calls that our code makes; this shows where it ends.
+``test_roles`` checks that the roles suffice for the calls of tf-dist. This module checks their limits.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SYSTEM, TEAM, OTHER = "tf-dist-system", "team", "other"
 _RBAC = "rbac.authorization.k8s.io"
 LEASES = "leases.coordination.k8s.io"
 
-# Of no subject, whatever it is for.
+# Calls that no subject may make.
 NEVER = f"""
     patch {LEASES} kube-node-lease/n1
     create {LEASES} kube-node-lease/
@@ -107,7 +107,7 @@ NEVER = f"""
     update configmaps kube-system/extension-apiserver-authentication
 """
 
-# Of no subject but those that have it below: ``Who.may``.
+# Calls that only the subjects with the call in ``Who.may`` may make.
 ELSE = f"""
     get {LEASES} {SYSTEM}/tf-dist-controller
     watch {LEASES} {SYSTEM}/tf-dist-controller
@@ -180,7 +180,7 @@ ELSE = f"""
     create workflowtaskresults.argoproj.io {TEAM}/
 """
 
-# Of all users, by the names of these Leases alone: whether a controller leads the cluster decides who runs a job.
+# Calls of all users. They read these Leases by name, to find out whether a controller leads the cluster.
 ALL_USERS = f"""
     get {LEASES} {SYSTEM}/tf-dist-controller
     watch {LEASES} {SYSTEM}/tf-dist-controller
@@ -229,12 +229,12 @@ def calls(text: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Who:
-    """A subject, what is installed, what else is bound to it, and what it may do of ``ELSE`` beside ``ALL_USERS``."""
+    """A subject, its bindings, and the calls of ``ELSE`` that it may make in addition to ``ALL_USERS``."""
 
     subject: Subject
     may: str = ""
-    home: str = ""  # the namespace of a controller that runs the jobs of it only
-    bound: tuple[tuple[str, str, str], ...] = ()  # kind of role, its name, namespace of the binding
+    home: str = ""  # the namespace of a namespaced controller
+    bound: tuple[tuple[str, str, str], ...] = ()  # kind of role, name of role, namespace of binding
 
     @property
     def expected(self) -> set[str]:
@@ -258,7 +258,7 @@ class Who:
 
 
 def steps() -> list[Object]:
-    """The accounts and bindings of Argo's steps."""
+    """The accounts and bindings of Argo steps."""
     return [*documents("rbac.yaml", TEAM), *documents("rbac-driver.yaml", TEAM)]
 
 
@@ -292,7 +292,7 @@ EDIT = f"""
     deletecollection tfjobs.kubeflow.org {TEAM}/
     patch tfjobs/scale.kubeflow.org {TEAM}/mnist
 """
-# Who leads the namespace, by the name of its Lease.
+# Reads the leader Lease of the namespace.
 VIEW = f"""
     get {LEASES} {TEAM}/tf-dist-controller
     list {LEASES} {TEAM}/tf-dist-controller
@@ -316,7 +316,7 @@ ROLES = {
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_each_role_may_do_what_it_is_for_and_nothing_else(role: str) -> None:
+def test_role_allows_exactly_expected_calls(role: str) -> None:
     who = ROLES[role]
     objects = who.objects()
     tried = {*calls(NEVER), *calls(ELSE)}
@@ -329,8 +329,8 @@ def test_expected_calls_are_tried_for_every_role() -> None:
         assert who.expected <= set(calls(ELSE))
 
 
-def test_leases_of_others_are_never_written_by_a_right_without_a_name() -> None:
-    """Except by a role for single namespaces: a creation has no name that a role could list."""
+def test_rules_for_leases_without_names_are_read_only() -> None:
+    """The role for single namespaces is the exception, because a role cannot restrict creations to a name."""
     objects = ROLES["controller"].objects()
     bound = {one["kind"] for one in objects if one.get("roleRef", {}).get("name") == "tf-dist-driver"}
     assert bound == {"RoleBinding"}
@@ -344,7 +344,7 @@ def test_leases_of_others_are_never_written_by_a_right_without_a_name() -> None:
 
 @pytest.fixture(scope="module")
 def team(kubectl: Callable[..., str], installed: str) -> Iterator[None]:
-    """What Settings of the table install beside the defaults."""
+    """The objects of the table's installations that the default installation does not have."""
     kubectl("create", "namespace", TEAM)
     shared = {(one["kind"], one["metadata"]["name"]) for one in shipped()}
     more = [one for one in rendered(f"drivers={{{TEAM}}}") if (one["kind"], one["metadata"]["name"]) not in shared]
@@ -357,7 +357,7 @@ def team(kubectl: Callable[..., str], installed: str) -> Iterator[None]:
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("role", [role for role in ROLES if not ROLES[role].home])
-def test_an_api_server_judges_likewise(kubectl: Callable[..., str], team: None, role: str) -> None:
+def test_api_server_allows_exactly_expected_calls(kubectl: Callable[..., str], team: None, role: str) -> None:
     who = ROLES[role]
     for one in who.bindings():
         kubectl("apply", "-f", "-", stdin=one)

@@ -1,4 +1,4 @@
-"""A running job on a real API server that is edited into nonsense, as with ``kubectl patch``, and mended again."""
+"""A running job on a real API server gets an invalid spec by ``kubectl patch``, and is corrected later."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def pods(admin: RestCluster, namespace: str) -> dict[str, str]:
     return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in admin.list(PODS, namespace).items}
 
 
-def test_an_edit_into_nonsense_takes_nothing_and_mending_takes_effect(
+def test_invalid_edit_has_no_effect_and_correction_is_accepted(
     admin: RestCluster, kubectl: Callable[..., str], namespace: str, room: Kubelet
 ) -> None:
     document = tfjob()

@@ -1,4 +1,4 @@
-"""The shipped roles on a real API server: a job's whole life works with them, and nothing more is granted."""
+"""The shipped roles on a real API server: they suffice for the whole life of a job, and grant nothing more."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ JOBS = "kubeflow.org"
 ELECTION = {("coordination.k8s.io", "leases/tf-dist-controller", "update")}
 
 
-def test_the_controller_may_do_this_and_nothing_more(kubectl: Kubectl, namespace: str) -> None:
+def test_controller_role_grants_exactly_expected_rights(kubectl: Kubectl, namespace: str) -> None:
     assert granted(kubectl, "tf-dist-controller", SYSTEM, namespace) == CONTROLLER
     assert granted(kubectl, "tf-dist-controller", SYSTEM, SYSTEM) == CONTROLLER | ELECTION
     assert granted(kubectl, "tf-dist-controller", SYSTEM, "kube-system") == CONTROLLER
 
 
-def test_any_account_watches_who_leads_cluster_and_no_other_lease(
+def test_any_account_can_read_only_leader_lease_of_cluster(
     admin: RestCluster, as_account: Account, namespace: str
 ) -> None:
     stranger, ref = as_account("default", namespace), LeaseRef(SYSTEM, "tf-dist-controller")
@@ -93,15 +93,15 @@ def test_any_account_watches_who_leads_cluster_and_no_other_lease(
             call()
 
 
-def test_a_driver_of_a_namespace_may_do_this_there_and_only_see_queues_elsewhere(
-    kubectl: Kubectl, drivers: str
-) -> None:
+def test_driver_role_grants_expected_rights_and_only_queues_elsewhere(kubectl: Kubectl, drivers: str) -> None:
     assert granted(kubectl, "tf-dist-driver", drivers, drivers) == DRIVER | QUEUES
     assert granted(kubectl, "tf-dist-driver", drivers, "default") == QUEUES
 
 
-def test_a_controller_of_some_namespaces(kubectl: Kubectl, install: Callable[..., Any], namespace: str) -> None:
-    """Its account has another home here, so that the controller of everything keeps its rights."""
+def test_namespaced_controller_has_rights_only_in_its_namespace(
+    kubectl: Kubectl, install: Callable[..., Any], namespace: str
+) -> None:
+    """The account is in another namespace, so that the controller of the cluster keeps its rights."""
     printed = install("--namespace", namespace, "--namespaced")
     rights = [
         one for one in yaml.safe_load_all(printed.stdout) if one["kind"] in ("ServiceAccount", "Role", "RoleBinding")
@@ -129,18 +129,18 @@ def test_edit_and_view_include_jobs(kubectl: Kubectl, namespace: str) -> None:
         )
         return bool(answer["status"]["allowed"])
 
-    # The controller manager adds our rules to edit and view in its own time.
+    # The controller manager aggregates the rules into edit and view asynchronously.
     until(lambda: may("ed", "create", "tfjobs") and may("vi", "watch", "tfjobs"), 60)
     assert may("ed", "patch", "tfjobs/scale")
     assert not may("ed", "update", "tfjobs/status")
     assert not may("vi", "delete", "tfjobs")
 
 
-# A job's whole life, with nothing but the role
+# The whole life of a job, with only the role
 
 
 def live(admin: RestCluster, controller: Controller, kubelet: Kubelet, submit: RestCluster, namespace: str) -> None:
-    """A worker is killed and comes back, the job is suspended and goes on, it succeeds and deletes itself."""
+    """A worker is killed and restarts. The job is suspended, resumes, succeeds, and is deleted after its TTL."""
     document = short(tfjob(cleanPodPolicy="All", ttlSecondsAfterFinished=0))
     life = Life(admin, controller, kubelet, TFJOBS, submit.create(TFJOBS, namespace, document))
     life.until(lambda: life.memory().get("phase") == "Running")
@@ -155,10 +155,12 @@ def live(admin: RestCluster, controller: Controller, kubelet: Kubelet, submit: R
     assert admin.list(EVENTS, namespace).items, "the controller has emitted no Event"
 
 
-def test_the_controllers_role_suffices(admin: RestCluster, as_account: Account, room: Kubelet, namespace: str) -> None:
+def test_controller_role_suffices_for_whole_life_of_job(
+    admin: RestCluster, as_account: Account, room: Kubelet, namespace: str
+) -> None:
     account = as_account("tf-dist-controller", SYSTEM)
     live(admin, Controller(account, settings=ControllerSettings(volcano_jobs=False)), room, admin, namespace)
-    # Its Lease comes with the manifests: a role cannot say which names may be created.
+    # The manifests contain the Lease, because a role cannot restrict the names of objects that may be created.
     ref = leader_lease(TFJOBS, None)
     installed = admin.get(LEASES, *ref)
     admin.delete(LEASES, *ref)
@@ -172,7 +174,9 @@ def test_the_controllers_role_suffices(admin: RestCluster, as_account: Account, 
         account.list(SECRETS, namespace)
 
 
-def test_the_drivers_role_suffices(admin: RestCluster, as_account: Account, room: Kubelet, drivers: str) -> None:
+def test_driver_role_suffices_for_whole_life_of_job(
+    admin: RestCluster, as_account: Account, room: Kubelet, drivers: str
+) -> None:
     account = as_account("tf-dist-driver", drivers)
     leadership = LeaseLeadership(account, (TFJOBS,), drivers)
     settings = ControllerSettings(namespace=drivers, volcano_jobs=False)
@@ -191,7 +195,7 @@ def test_the_drivers_role_suffices(admin: RestCluster, as_account: Account, room
         account.list(SECRETS, drivers)
 
 
-def test_program_in_namespace_yields_to_controller_of_cluster(
+def test_leader_of_namespace_yields_to_controller_of_cluster(
     admin: RestCluster, as_account: Account, drivers: str
 ) -> None:
     own = leader_lease(TFJOBS, drivers)
@@ -201,7 +205,7 @@ def test_program_in_namespace_yields_to_controller_of_cluster(
     try:
         until(program.kinds, 60)
         controller.start()
-        # One of them at any time: the controller leads once the Lease of the namespace is gone.
+        # Only one leads at any time. The controller leads when the Lease of the namespace is deleted.
         until(controller.kinds, 60)
         assert not program.kinds()
         assert not exists(admin, LEASES, *own)
@@ -219,7 +223,7 @@ def test_program_in_namespace_yields_to_controller_of_cluster(
 def volcano(
     admin: RestCluster, kubectl: Kubectl, install: Callable[..., Any], installed: str, namespace: str
 ) -> Iterator[str]:
-    """A namespace in which programs may run Volcano's jobs, too."""
+    """A namespace in which ``tf-dist-driver`` may also run Volcano Jobs."""
     if is_served(admin, VOLCANO_JOBS):
         pytest.skip("this cluster has Volcano")
     kubectl("apply", "-f", "-", stdin=template("volcanoJobs=true", f"drivers={{{namespace}}}"))
@@ -232,7 +236,7 @@ def volcano(
         kubectl("apply", "-f", "-", stdin=install().stdout)
 
 
-def test_volcanos_plugins_need_what_the_role_has_then(
+def test_driver_role_with_volcano_jobs_suffices_for_plugins(
     admin: RestCluster, kubectl: Kubectl, as_account: Account, room: Kubelet, volcano: str
 ) -> None:
     more = """
@@ -268,7 +272,7 @@ def test_volcanos_plugins_need_what_the_role_has_then(
 
 @pytest.fixture
 def kubeflows(admin: RestCluster, namespace: str) -> Iterator[None]:
-    """The definition of TFJob as Kubeflow has it: v1 alone, and a status that drops what it does not know."""
+    """Kubeflow's definition of TFJob, which has only v1, and a status that drops unknown fields."""
     name = "tfjobs.kubeflow.org"
     ours = admin.get(CRDS, None, name)["spec"]["versions"]
     kept = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
@@ -294,7 +298,7 @@ def kubeflows(admin: RestCluster, namespace: str) -> Iterator[None]:
         until(lambda: is_served(admin, TFJOBS_V1ALPHA1), 60)
 
 
-def test_the_role_suffices_where_kubeflows_definition_drops_the_memory(
+def test_controller_role_suffices_when_kubeflow_definition_drops_memory(
     admin: RestCluster, as_account: Account, room: Kubelet, kubeflows: None, namespace: str
 ) -> None:
     account = as_account("tf-dist-controller", SYSTEM)
@@ -305,7 +309,7 @@ def test_the_role_suffices_where_kubeflows_definition_drops_the_memory(
     assert life.memory() == {}, "this definition keeps it, so the test tests nothing"
     stored = admin.get(TFJOBS, namespace, "mnist")
     assert stored_status(stored)["tfDist"]["phase"] == "Running"
-    # Who may write jobs, but not their status subresource, changes nothing of it.
+    # A client that may not write the status subresource cannot change the memory.
     forged = {"type": MEMORY_CONDITION, "status": "Unknown", "message": '{"phase": "Failed"}'}
     admin.patch(TFJOBS, namespace, "mnist", {"status": {"conditions": [forged]}})
     assert stored_status(admin.get(TFJOBS, namespace, "mnist"))["tfDist"]["phase"] == "Running"
@@ -314,11 +318,11 @@ def test_the_role_suffices_where_kubeflows_definition_drops_the_memory(
     life.until(life.gone, worker_0=0, worker_1=0)
 
 
-def test_an_invalid_v1alpha1_job_is_told_what_is_wrong_and_nothing_of_versions(
+def test_invalid_v1alpha1_job_is_explained_without_mention_of_layouts(
     admin: RestCluster, as_account: Account, namespace: str
 ) -> None:
-    """The controller sees it at v1, which is the server's doing and not the user's."""
-    # A mistake that no rule of the definition covers, so that servers with validation rules take the job, too.
+    """The server returns the job at v1 to the controller, although the user has written v1alpha1."""
+    # No rule of the definition covers this mistake, so servers with validation rules accept the job, too.
     container_ = {"name": "tensorflow", "image": "tf", "resources": {"limits": {"cpu": "much"}}}
     spec = {"replicaSpecs": [{"tfReplicaType": "MASTER", "template": {"spec": {"containers": [container_]}}}]}
     admin.create(TFJOBS_V1ALPHA1, namespace, {"metadata": {"name": "wrong"}, "spec": spec})

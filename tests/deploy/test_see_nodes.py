@@ -23,7 +23,7 @@ pytestmark = pytest.mark.cluster
 
 @pytest.fixture
 def seeing(kubectl: Callable[..., str], installed: str, namespace: str) -> Iterator[str]:
-    """A namespace in which programs admit jobs by what they see of the cluster."""
+    """A namespace whose programs see the nodes of the cluster and admit the namespace's jobs."""
     made = template("controller=false", "seeNodes=true", f"drivers={{{namespace}}}", "crds.enabled=false")
     kubectl("apply", "-f", "-", stdin=made)
     yield namespace
@@ -33,7 +33,7 @@ def seeing(kubectl: Callable[..., str], installed: str, namespace: str) -> Itera
 
 
 def gang(name: str) -> Object:
-    """Three workers that want nearly the whole node: there is no room beside one pod of another gang."""
+    """Three workers that need almost the whole node, so they do not fit in addition to a pod of another gang."""
     document = tfjob(name, ps=0, workers=3, cleanPodPolicy="All")
     (container,) = document["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
     container["resources"] = {"requests": {"cpu": "20"}}
@@ -41,10 +41,10 @@ def gang(name: str) -> Object:
     return document
 
 
-def test_two_gangs_never_hold_parts_of_a_full_cluster(
+def test_at_most_one_gang_has_pods_in_full_cluster(
     admin: RestCluster, config_of: Callable[[str, str], str], seeing: str, room: Kubelet
 ) -> None:
-    """Each is submitted by a program of its own; whichever of them leads decides about all."""
+    """Each gang is submitted by a different program. The elected leader admits all of them."""
     gangs = ("first", "second", "third")
     ended: set[str] = set()
 
@@ -67,7 +67,7 @@ def test_two_gangs_never_hold_parts_of_a_full_cluster(
 
 
 def _pods(admin: RestCluster, namespace: str, job: str) -> list[Object]:
-    """Pods of a job that hold something."""
+    """The pods of a job that use capacity."""
     stored = admin.get(TFJOBS, namespace, job)
     found = admin.list(PODS, namespace, labels=f"{names.JOB_UID}={stored['metadata']['uid']}").items
     return [pod for pod in found if pod["status"].get("phase") not in ("Succeeded", "Failed")]

@@ -1,4 +1,4 @@
-"""Version N-1 and this one in turn over the jobs of a real API server: an upgrade and a roll-back (docs/upgrade.md)."""
+"""Upgrade from version N-1 and rollback with running jobs, on a real API server (docs/upgrade.md)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tf_dist.cluster.client.rest import RestCluster
 pytestmark = pytest.mark.cluster
 
 ROOT: Final = Path(__file__).parents[2]
-# The last commit of the release before this one; while there are no releases, of the day's work before this one's.
+# The commit of the previous release. Before the first release, it is the last commit of an earlier day.
 OLDER: Final = os.environ.get("TF_DIST_TEST_OLDER", "cb45d95350fc352ed518f54bb3562c3a25ea8b94")
 
 
@@ -42,10 +42,10 @@ def older(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Version:
-    """One version, on the cluster of ``kubeconfig``."""
+    """A version of tf-dist, on the cluster of ``kubeconfig``."""
 
     def __init__(self, code: Path, kubeconfig: str, logs: Path) -> None:
-        # Where Python looks first: the folder that it is in.
+        # Python imports from its current folder first.
         self._code = code
         self._environment = {**os.environ, "PYTHONPATH": str(code)}
         self._kubeconfig = kubeconfig
@@ -61,7 +61,7 @@ class Version:
         assert found.stdout.startswith(str(code)), "another version's code would be tried"
 
     def manifests(self) -> str:
-        """What it prints to be applied, except the Deployment: its selector changed, and this test plays its pods."""
+        """The manifests that it prints, without the Deployment. Its selector changed, and the test runs its pods."""
         command = [sys.executable, "-m", "tf_dist", "install", f"--kubeconfig={self._kubeconfig}", "--image=mine:1"]
         done = subprocess.run(
             command, env=self._environment, cwd=self._code, capture_output=True, text=True, timeout=120, check=False
@@ -71,7 +71,7 @@ class Version:
 
     @contextmanager
     def controller(self, kubeconfig: str, name: str) -> Iterator[Controller]:
-        """Its controller, as an account; ended by SIGTERM, as a rollout does."""
+        """Run its controller with a kubeconfig, and end it by SIGTERM, as a rollout does."""
         log = self._logs / name
         command = [sys.executable, "-m", "tf_dist", "controller", "--metrics-port=0", "--log-format=json"]
         with log.open("w") as output, signals_heard():
@@ -91,7 +91,7 @@ class Version:
 
 
 class Controller:
-    """A controller, by what it logs."""
+    """A controller, observed by its log."""
 
     def __init__(self, log: Path) -> None:
         self._log = log
@@ -107,7 +107,7 @@ class Controller:
 
 
 def gang(name: str, cpu: str, namespace: str) -> dict[str, Any]:
-    """A gang for the node of this test: what another test has left elsewhere must not let it in."""
+    """A gang for the node of this test. It must not use nodes that other tests have left."""
     job = tfjob(name)
     for replica in job["spec"]["tfReplicaSpecs"].values():
         replica["template"]["spec"] |= {"containers": [container(cpu=cpu)], "nodeSelector": {"test": namespace}}
@@ -123,7 +123,7 @@ def v1alpha1(name: str) -> dict[str, Any]:
 
 
 class Jobs:
-    """The jobs of a namespace, and the hand that plays its kubelet."""
+    """The jobs of a namespace, and its kubelet."""
 
     def __init__(self, admin: RestCluster, room: Kubelet, namespace: str) -> None:
         self._admin, self._room, self._namespace = admin, room, namespace
@@ -138,12 +138,12 @@ class Jobs:
         return dict((self._admin.get(resource, self._namespace, name).get("status") or {}).get("tfDist") or {})
 
     def pods(self, of: str) -> dict[str, str]:
-        """The uids of a job's pods, by their names."""
+        """The uids of a job's pods, by name."""
         found = (one["metadata"] for one in self._admin.list(PODS, self._namespace).items)
         return {one["name"]: one["uid"] for one in found if one["name"].startswith(of)}
 
     def until(self, holds: Callable[[], bool], **ends: int) -> None:
-        """Step the kubelet until something holds; pods end with these codes, by the last part of their names."""
+        """Step the kubelet until the condition holds. Pods end with these exit codes, by part of their names."""
         left = {name.replace("_", "-"): code for name, code in ends.items()}
 
         def stepped() -> bool:
@@ -162,7 +162,7 @@ class Jobs:
             raise AssertionError(f"{error}; still to end: {left}; pods: {pods}; jobs: {memories}") from None
 
 
-def test_jobs_run_on_through_an_upgrade_and_back(
+def test_jobs_keep_running_during_upgrade_and_rollback(
     admin: RestCluster,
     kubectl: Callable[..., str],
     kubeconfig: str,
@@ -187,7 +187,7 @@ def test_jobs_run_on_through_an_upgrade_and_back(
         running, early = jobs.pods("runs"), jobs.pods("early")
         assert (len(running), len(early)) == (3, 2)
 
-        # The upgrade, as a rollout does it: definitions and roles, a new controller, and the old one goes.
+        # The upgrade: apply definitions and roles, start the new controller, and stop the old controller.
         kubectl("apply", "-f", "-", stdin=now.manifests())
         new = second.enter_context(now.controller(account, "new"))
         until(new.runs, 90)
@@ -203,7 +203,7 @@ def test_jobs_run_on_through_an_upgrade_and_back(
         assert jobs.pods("early") == early
         assert jobs.pods("waits") == {}
 
-        # And back.
+        # The rollback.
         kubectl("apply", "-f", "-", stdin=before.manifests())
         again = third.enter_context(before.controller(account, "again"))
         until(again.runs, 90)

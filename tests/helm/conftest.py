@@ -1,4 +1,4 @@
-"""A real API server, with all rights."""
+"""A real API server, and a client with all permissions."""
 
 from tests.deploy.conftest import admin, install, kubeconfig, kubectl
 

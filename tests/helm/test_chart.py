@@ -1,4 +1,4 @@
-"""The Helm chart: its values do what they say, and values that make no sense are refused."""
+"""The Helm chart: values have their documented effects, and invalid values are refused."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def pod(*values: str, namespace: str = "tf-dist-system") -> Manifest:
     return spec
 
 
-def test_helm_finds_no_fault() -> None:
+def test_helm_lint_succeeds_without_warnings() -> None:
     said = helm("lint", "--strict", str(CHART))
     assert "1 chart(s) linted, 0 chart(s) failed" in said
     assert "[WARNING]" not in said
 
 
-# Values, and where they go in the pod's spec.
+# Values, and the fields of the pod spec that they set.
 POD: list[tuple[str, str, Any]] = [
     ("image.repository=my/tf-dist,image.tag=v7", "containers.0.image", "my/tf-dist:v7"),
     (f"image.repository=my/tf-dist,image.digest={DIGEST}", "containers.0.image", f"my/tf-dist@{DIGEST}"),
@@ -79,13 +79,13 @@ def at(value: Any, path: str) -> Any:
 
 
 @pytest.mark.parametrize(("value", "path", "expected"), POD)
-def test_value_reaches_controllers_pod(value: str, path: str, expected: Any) -> None:
+def test_value_is_set_in_pod_spec(value: str, path: str, expected: Any) -> None:
     with pytest.raises((KeyError, IndexError, AssertionError)):
         assert at(pod(), path) == expected
     assert at(pod(value), path) == expected
 
 
-def test_labels_and_annotations_reach_pod() -> None:
+def test_labels_and_annotations_are_set_in_pod_template() -> None:
     found = deployment("podLabels.team=ml", "podAnnotations.note=x", "commonLabels.owner=me", "replicas=3")
     assert found["spec"]["replicas"] == 3
     metadata = found["spec"]["template"]["metadata"]
@@ -94,12 +94,12 @@ def test_labels_and_annotations_reach_pod() -> None:
     assert not {"team", "owner"} & found["spec"]["selector"]["matchLabels"].keys()
 
 
-def test_account_has_annotations() -> None:
+def test_service_account_has_annotations() -> None:
     (account,) = of_kind(rendered("serviceAccount.annotations.role=arn"), "ServiceAccount")
     assert account["metadata"]["annotations"] == {"role": "arn"}
 
 
-def test_kube_system_has_priority_class_of_cluster() -> None:
+def test_kube_system_has_cluster_critical_priority_class() -> None:
     assert pod(namespace="kube-system")["priorityClassName"] == "system-cluster-critical"
     assert pod("priorityClassName=mine", namespace="kube-system")["priorityClassName"] == "mine"
     assert "priorityClassName" not in pod()
@@ -123,7 +123,7 @@ def test_names_follow_release(release: str, values: tuple[str, ...], name: str) 
     assert all(len(one["metadata"]["name"]) <= 63 for one in of_kind(objects, "Service"))
 
 
-def test_names_that_yaml_takes_for_numbers_stay_text() -> None:
+def test_names_that_look_like_numbers_stay_strings() -> None:
     values = ('drivers=["1","true"]', 'systemNamespace="null"', 'networkPolicy={"enabled":true,"from":["2"]}')
     said = helm(
         "template",
@@ -144,14 +144,14 @@ def test_names_that_yaml_takes_for_numbers_stay_text() -> None:
     assert container(documents(said))["env"][0]["value"] == "null"
 
 
-def test_two_releases_share_definitions_and_nothing_else() -> None:
+def test_two_releases_share_only_definitions() -> None:
     first, second = (
         by_place(rendered(f"namespaces={{{name}}}", namespace=name, release=name)) for name in ("one", "two")
     )
     assert {kind for kind, _, _ in first.keys() & second.keys()} == {"CustomResourceDefinition"}
 
 
-def test_definitions_and_system_namespace_are_kept_at_uninstallation() -> None:
+def test_definitions_and_system_namespace_are_kept_on_uninstall() -> None:
     kept = of_kind(rendered("volcanoJobs=true", namespace="ml"), "CustomResourceDefinition", "Namespace")
     assert len(kept) == 5
     assert all(one["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"} for one in kept)
@@ -163,7 +163,7 @@ def test_definitions_and_system_namespace_are_kept_at_uninstallation() -> None:
 KEPT = ("CustomResourceDefinition", "Namespace")
 
 
-def test_network_policy_lets_scrapes_in() -> None:
+def test_network_policy_allows_scrapes() -> None:
     (policy,) = of_kind(rendered("networkPolicy.enabled=true", "networkPolicy.from={a,b}"), "NetworkPolicy")
     (rule,) = policy["spec"]["ingress"]
     spaces = [one["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"] for one in rule["from"]]
@@ -173,8 +173,8 @@ def test_network_policy_lets_scrapes_in() -> None:
 
 
 @pytest.mark.parametrize(("minor", "fails"), [(OLDEST_KUBERNETES[1] - 1, True), (OLDEST_KUBERNETES[1], False)])
-def test_helm_refuses_releases_that_are_not_supported(minor: int, fails: bool) -> None:
-    """The same release as ``tf-dist install --check`` and the documentation have."""
+def test_chart_refuses_unsupported_kubernetes_releases(minor: int, fails: bool) -> None:
+    """The oldest release is the same as in ``tf-dist install --check`` and in the documentation."""
     assert (
         f"| Kubernetes | 1.{OLDEST_KUBERNETES[1]} or later |"
         in (DEPLOY.parent / "docs/reference/versions.md").read_text()
@@ -234,7 +234,6 @@ def leaves(schema: Mapping[str, Any], path: str = "") -> Iterator[str]:
 
 
 def test_schema_has_all_values_and_no_others() -> None:
-    """Each with a comment in values.yaml, or one above it."""
     assert set(SCHEMA["properties"]) == {*VALUES, "global"}
     for name in leaves(SCHEMA):
         assert name == "global" or at(VALUES, name) is not None
@@ -251,7 +250,7 @@ def test_schema_has_all_values_and_no_others() -> None:
         (("drivers={a}", "userRoles=false"), "drivers: are bound to ClusterRoles"),
     ],
 )
-def test_contradictions_are_refused_in_words(values: tuple[str, ...], told: str) -> None:
+def test_contradicting_values_are_refused_with_message(values: tuple[str, ...], told: str) -> None:
     assert told in helm(
         "template",
         "tf-dist",
@@ -262,13 +261,13 @@ def test_contradictions_are_refused_in_words(values: tuple[str, ...], told: str)
     )
 
 
-def test_document_names_values_that_exist() -> None:
-    """In commands and in text: ``--set a.b=c`` and tables."""
+def test_documented_values_exist() -> None:
+    """Checks ``--set a.b=c`` in all pages."""
     text = "".join(path.read_text() for path in (DEPLOY.parent / "docs").rglob("*.md"))
     known = {*leaves(SCHEMA)}
     for given in re.findall(r"--set(?:-string)? '?([\w.]+)[=\[]", text):
         assert given.split("[")[0] in known or given.rpartition(".")[0] in known, given
 
 
-def test_arguments_of_controller_stay_text() -> None:
+def test_extra_arguments_stay_strings() -> None:
     assert container(rendered("extraArgs[0]=--a: b"))["args"][-1] == "--a: b"

@@ -1,4 +1,4 @@
-"""The chart on a real API server: installed, upgraded, rolled back, uninstalled; definitions and jobs stay."""
+"""The chart on a real API server: install, upgrade, rollback and uninstall. Definitions and jobs are kept."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.cluster
 
 DEPLOYMENTS = Resource("apps", "v1", "Deployment", "deployments")
 RELEASE, HOME, JOBS = "tf-dist", "tf-dist-helm", "tf-dist-helm-jobs"
-# All that is not said otherwise: other tests of this cluster meet in tf-dist-system.
+# Options of every release. Other tests on this cluster use tf-dist-system.
 ALWAYS = ("--namespace", HOME, "--set", f"systemNamespace={HOME}", "--set", "image.repository=mine/tf-dist")
 PART_OF = "app.kubernetes.io/part-of"
 
@@ -37,7 +37,7 @@ def helm_on_cluster(kubeconfig: str) -> Run:
 
 @pytest.fixture
 def released(helm: Run, admin: RestCluster, kubectl: Callable[..., str]) -> Iterator[str]:
-    """The chart, installed as its document says; what Helm said. Other tests may have left definitions."""
+    """Installs the chart as documented, and yields the output of Helm. Other tests may have left definitions."""
     said = helm("install", RELEASE, str(CHART), *ALWAYS, "--create-namespace", "--take-ownership")
     until(lambda: is_served(admin, TFJOBS), 60)
     admin.create(NAMESPACES, None, {"metadata": {"name": JOBS}})
@@ -51,7 +51,7 @@ def deployment(admin: RestCluster) -> dict[str, Any]:
     return admin.get(DEPLOYMENTS, HOME, "tf-dist-controller")["spec"]
 
 
-def test_a_release_from_its_installation_to_its_end(
+def test_release_is_installed_upgraded_rolled_back_and_uninstalled(
     helm: Run, admin: RestCluster, released: str, kubectl: Callable[..., str]
 ) -> None:
     assert "STATUS: deployed" in released
@@ -84,12 +84,12 @@ def test_a_release_from_its_installation_to_its_end(
     assert "tf-dist-controller" not in kubectl("get", "clusterroles,clusterrolebindings", "-o", "name")
     assert admin.get(TFJOBS, JOBS, "mnist")["metadata"]["uid"] == job["metadata"]["uid"]
 
-    # Installed again it takes its own definitions back, without being told to.
+    # A new installation takes over its own definitions without further options.
     helm("install", RELEASE, str(CHART), *ALWAYS)
     assert admin.get(TFJOBS, JOBS, "mnist")["metadata"]["uid"] == job["metadata"]["uid"]
 
 
-def test_a_definition_of_another_operator_is_left_as_it_is(helm: Run, admin: RestCluster, released: str) -> None:
+def test_definition_of_another_operator_is_not_changed(helm: Run, admin: RestCluster, released: str) -> None:
     name = "tfjobs.kubeflow.org"
     admin.patch(CRDS, None, name, {"metadata": {"labels": {PART_OF: "training-operator"}}})
     try:
@@ -104,7 +104,7 @@ def test_a_definition_of_another_operator_is_left_as_it_is(helm: Run, admin: Res
         admin.patch(CRDS, None, name, {"metadata": {"labels": {PART_OF: "tf-dist"}}})
 
 
-def test_volcanos_jobs_are_refused_where_volcano_is(helm: Run, admin: RestCluster, released: str) -> None:
+def test_volcano_jobs_are_refused_if_volcano_is_installed(helm: Run, admin: RestCluster, released: str) -> None:
     helm("upgrade", RELEASE, str(CHART), *ALWAYS, "--set", "volcanoJobs=true")
     name = "jobs.batch.volcano.sh"
     admin.patch(CRDS, None, name, {"metadata": {"labels": {PART_OF: None}}})
@@ -115,10 +115,10 @@ def test_volcanos_jobs_are_refused_where_volcano_is(helm: Run, admin: RestCluste
         admin.patch(CRDS, None, name, {"metadata": {"labels": {PART_OF: "tf-dist"}}})
 
 
-def test_what_was_applied_becomes_a_release(
+def test_applied_manifests_become_helm_release(
     helm: Run, admin: RestCluster, released: str, kubectl: Callable[..., str], install: Callable[..., Any]
 ) -> None:
-    """As docs/install.md says: from ``tf-dist install | kubectl apply`` to Helm, with ``--take-ownership``."""
+    """Change from ``tf-dist install | kubectl apply`` to Helm with ``--take-ownership``, as in docs/install.md."""
     helm("uninstall", RELEASE, *ALWAYS[:2])
     printed = install(f"--namespace={HOME}", "--image=mine/tf-dist:1").stdout
     kubectl("apply", "-f", "-", stdin=printed)

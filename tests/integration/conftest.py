@@ -1,4 +1,4 @@
-"""A real API server, and this machine as a node of it."""
+"""A real API server, and this machine as its node."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tf_dist.cluster.apiserver.storage.api_resources import CRDS
 from tf_dist.cluster.client.rest import RestCluster
 from tf_dist.errors import AlreadyExists, NotFound
 
-kubeconfig = conftest.kubeconfig  # the same API server as for the other tests
+kubeconfig = conftest.kubeconfig  # the API server of the other tests
 
 
 @pytest.fixture
 def real(kubeconfig: str) -> Iterator[RestCluster]:
-    """A real API server that knows TFJobs."""
+    """A real API server that serves TFJobs."""
     with cluster_of_kubeconfig(kubeconfig) as cluster:
         with suppress(AlreadyExists):
             cluster.create(CRDS, None, tf_job_definition())
@@ -42,7 +42,7 @@ def _serves_jobs(cluster: Cluster) -> bool:
 
 @pytest.fixture
 def namespace(real: RestCluster) -> Iterator[str]:
-    """A namespace of the test's own."""
+    """A namespace for one test."""
     name = f"test-{secrets.token_hex(4)}"
     real.create(NAMESPACES, None, {"metadata": {"name": name}})
     wait_for(real, conftest.SERVICE_ACCOUNTS, name, "default", lambda account: account is not None)
@@ -53,7 +53,7 @@ def namespace(real: RestCluster) -> Iterator[str]:
 
 @pytest.fixture
 def node(real: RestCluster, kubeconfig: str, tmp_path: Path) -> Iterator[NodeProcess]:
-    """This machine as a node, not started yet; in the end nothing of it is left."""
+    """This machine as a node, which the test starts. It is removed after the test."""
     if why_not_isolated():
         pytest.skip(why_not_isolated())
     node = NodeProcess(kubeconfig, tmp_path, f"node-{secrets.token_hex(4)}")

@@ -1,4 +1,4 @@
-"""This machine as a node of a real API server: the embedded cluster's kubelet in a process that a test may kill."""
+"""This machine as a node of a real API server. The embedded cluster's kubelet runs in a process that tests kill."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ READY = "the node is ready"
 
 
 class NodeProcess:
-    """A kubelet as a process: its pods outlive it, as a kubelet's do. Its output goes to a file."""
+    """A kubelet as a process. Its pods outlive it, and its output goes to a file."""
 
     def __init__(self, kubeconfig: str, folder: Path, name: str) -> None:
         self.name = name
@@ -32,7 +32,7 @@ class NodeProcess:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it, and wait until it is ready."""
+        """Start the kubelet, and wait until it is ready."""
         self.output.unlink(missing_ok=True)
         with self.output.open("wb") as file:
             environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -47,36 +47,36 @@ class NodeProcess:
         return READY in self.output.read_text()
 
     def log(self, namespace: str, pod: str) -> str:
-        """What the pod's containers have written."""
+        """The output of the pod's containers."""
         logs = sorted((self.state / "logs" / namespace / pod).rglob("*.log"))
         return "".join(path.read_text() for path in logs)
 
     def end(self, *, number: int = signal.SIGTERM) -> int:
-        """Send it a signal and wait for its end; the exit code. SIGTERM ends its pods, too."""
+        """Send a signal, wait for the end of the process, and return its exit code. SIGTERM ends its pods, too."""
         assert self.process is not None
         if self.process.poll() is None:
             self.process.send_signal(number)
         return self.process.wait(timeout=120)
 
     def clean(self) -> None:
-        """End what is left of it."""
+        """End the remaining processes of the node."""
         if self.process is None:
             return
         if self.process.poll() not in (None, 0):
-            with suppress(AssertionError):  # killed: its successor ends what it left
+            with suppress(AssertionError):  # after a kill, the next kubelet takes over the pods
                 self.start()
         self.end()
 
 
 def main(name: str, kubeconfig: str, state: str) -> None:
-    """Be the node until SIGTERM."""
+    """Run the node until SIGTERM."""
     settings = NodeSettings(
         name=name,
         state_dir=Path(state),
         network=NetworkMode.ISOLATED,
         keep_logs_dir=Path(state) / "logs",
         ephemeral=False,
-        heartbeat=10.0,  # this node has no Lease, by which a node controller would know that it lives
+        heartbeat=10.0,  # this node has no Lease, so the node controller needs its status
     )
     ended = Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())

@@ -1,4 +1,4 @@
-"""Code that goes along with a job, on a real API server: what it takes of pods and ConfigMaps, and what it deletes."""
+"""Code that is submitted with a job, on a real API server: its ConfigMaps, its pods, and its deletion."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tf_dist.core.podbuilder.replica_pod import build_pod
 
 pytestmark = pytest.mark.cluster
 
-# What restricted Pod Security asks of a pod's own containers.
+# The security context that restricted Pod Security requires of containers.
 SECURITY = {
     "runAsNonRoot": True,
     "runAsUser": 1000,
@@ -32,7 +32,7 @@ SECURITY = {
 }
 
 
-def test_server_takes_pods_and_parts_and_deletes_these_with_the_job(
+def test_config_maps_with_code_are_created_and_deleted_with_job(
     real: RestCluster, namespace: str, tmp_path: Path
 ) -> None:
     (tmp_path / "train.py").write_text("print(1)")

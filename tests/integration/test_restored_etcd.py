@@ -1,4 +1,4 @@
-"""etcd is restored from a backup while a controller and a watcher run. Both follow the older state."""
+"""etcd is restored from a backup while a controller and a watcher run. Both adopt the older state."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BOUND = Resource("rbac.authorization.k8s.io", "v1", "ClusterRoleBinding", "clust
 
 
 class RestorableServers(Servers):
-    """A control plane whose servers stop and start again, with the data of etcd from a backup if so wanted."""
+    """A control plane whose servers can restart, optionally with the data of etcd from a backup."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -50,7 +50,7 @@ class RestorableServers(Servers):
         for name in names:
             started, stack = self._running.pop(name)
             if name != "etcd":
-                started.kill()  # an API server waits for its watches, which have no end
+                started.kill()  # on SIGTERM, an API server would wait for its watches, which do not end
             stack.close()
 
     def resume(self, *names: str) -> None:
@@ -65,7 +65,7 @@ class RestorableServers(Servers):
         until(self._ready, 120)
 
     def restore(self, *, bump: int) -> None:
-        """``bump``: revisions that are skipped, as by ``etcdutl snapshot restore --bump-revision``."""
+        """``bump``: the number of revisions to skip, as ``etcdutl snapshot restore --bump-revision`` does."""
         self.halt("kube-controller-manager", "kube-apiserver", "etcd")
         shutil.rmtree(self.folder / "etcd")
         shutil.copytree(self.folder / "backup", self.folder / "etcd")
@@ -105,7 +105,7 @@ def job(name: str) -> Object:
 
 
 def kubelet(cluster: Cluster, ended: set[str]) -> None:
-    """Every pod runs on the only node; those of ``ended`` jobs succeed, and those that are deleted go."""
+    """Run every pod on the only node. Pods of ``ended`` jobs succeed, and deleted pods are removed."""
     for pod in cluster.list(PODS, SPACE).items:
         name, labels = pod["metadata"]["name"], pod["metadata"]["labels"]
         succeeds = {"phase": "Succeeded"} if labels["training.kubeflow.org/job-name"] in ended else {}
@@ -122,7 +122,7 @@ def kubelet(cluster: Cluster, ended: set[str]) -> None:
 
 
 def seen(cluster: Cluster) -> tuple[dict[str, str], Counter[str]]:
-    """The phase of every job, and how many pods it has."""
+    """The phases of all jobs, and the numbers of their pods."""
     jobs = {one["metadata"]["name"]: phase(one) for one in cluster.list(TFJOBS, SPACE).items}
     pods = cluster.list(PODS, SPACE).items
     return jobs, Counter(one["metadata"]["labels"]["training.kubeflow.org/job-name"] for one in pods)
@@ -134,7 +134,7 @@ def phase(stored: Object) -> str:
 
 @contextmanager
 def watched(servers: Servers, folder: Path) -> Iterator[Callable[[str], list[str]]]:
-    """What a program that follows jobs observes of each. An API server that starts refuses its user at first."""
+    """The events that a client observes for each job. A starting API server refuses the client's user at first."""
     config, file = json.loads(servers.kubeconfig(LOAD).read_text()), folder / "user.kubeconfig"
     config["users"][0]["user"]["as"] = "tenant"
     file.write_text(json.dumps(config))
@@ -168,11 +168,13 @@ def _listed(cluster: Cluster) -> ClusterError | None:
 
 
 @pytest.mark.parametrize("bump", [0, 3000], ids=["revisions-again", "revisions-skipped"])
-def test_all_follow_an_etcd_that_was_restored(servers: RestorableServers, bump: int, tmp_path: Path) -> None:
+def test_controller_and_watcher_adopt_state_of_restored_etcd(
+    servers: RestorableServers, bump: int, tmp_path: Path
+) -> None:
     cluster, ended = servers.cluster(), set[str]()
 
     def reached(jobs: dict[str, str]) -> bool:
-        """Whether there are these jobs in these phases, with two pods each and no others."""
+        """Whether exactly these jobs exist in these phases, with two pods each."""
         try:
             kubelet(cluster, ended)
             return seen(cluster) == (jobs, Counter(dict.fromkeys(jobs, 2)))

@@ -1,4 +1,4 @@
-"""Real training on a real control plane: API server, scheduler, kubelet, driver, TensorFlow."""
+"""Real training on a real control plane: API server, scheduler, kubelet, controller and TensorFlow."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def driven(real: RestCluster, namespace: str) -> Iterator[None]:
 
 
 def submit(cluster: Cluster, namespace: str, node: NodeProcess, folder: Path, steps: int) -> None:
-    """The digits example, for this node, its models in ``folder``, its pods kept for their logs."""
+    """Submit the digits example on this node, with its models in ``folder``. Its pods are kept for their logs."""
     job: dict[str, Any] = yaml.safe_load((ROOT / "examples" / "digits" / "tfjob.yaml").read_text())
     job["spec"]["runPolicy"]["cleanPodPolicy"] = "Running"
     for replica in job["spec"]["tfReplicaSpecs"].values():
@@ -82,7 +82,7 @@ def mounts_below(folder: Path) -> list[str]:
 
 
 @pytest.mark.usefixtures("driven")
-def test_a_job_trains_to_its_end_and_leaves_nothing(
+def test_job_trains_to_completion_and_leaves_nothing(
     real: RestCluster, namespace: str, node: NodeProcess, tmp_path: Path
 ) -> None:
     node.start()
@@ -103,7 +103,7 @@ def test_a_job_trains_to_its_end_and_leaves_nothing(
 
 
 @pytest.mark.usefixtures("driven")
-def test_a_killed_kubelet_comes_back_to_its_pods(
+def test_restarted_kubelet_keeps_pods_of_killed_kubelet(
     real: RestCluster, namespace: str, node: NodeProcess, tmp_path: Path
 ) -> None:
     node.start()
@@ -116,7 +116,7 @@ def test_a_killed_kubelet_comes_back_to_its_pods(
     node.start()
     over(real, namespace)
 
-    assert workers(real, namespace) == before  # none was replaced
+    assert workers(real, namespace) == before  # no pod was replaced
     status = real.get(TFJOBS, namespace, "digits")["status"]["tfDist"]
     assert not status.get("restarts")
     assert not status.get("containerRestarts")

@@ -22,7 +22,7 @@ from tf_dist.cluster.apiserver.server import ApiServer, make_kubeconfig
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 
 KUBECTL = os.environ.get("TF_DIST_TEST_KUBECTL", "kubectl")
-"""Another release than that of the PATH."""
+"""A kubectl that differs from that of the PATH."""
 pytestmark = pytest.mark.skipif(not shutil.which(KUBECTL), reason="kubectl is not on the PATH")
 PAGE = Path(__file__).parents[3] / "docs" / "node.md"
 
@@ -31,7 +31,7 @@ Kubectl = Callable[..., str]
 
 @pytest.fixture
 def kubectl(server: ApiServer, tmp_path: Path) -> Kubectl:
-    """Runs kubectl in a folder of its own; its output. A failure is an AssertionError with it, unless ``fails``."""
+    """Runs kubectl in an empty folder and returns its output. Unless ``fails``, a failure raises AssertionError."""
     config = tmp_path / "config"
     config.touch(mode=0o600)
     config.write_text(yaml.safe_dump(make_kubeconfig(server.app.url, server.token)))
@@ -62,7 +62,7 @@ def rows(output: str) -> list[list[str]]:
 
 
 def commands(table: str) -> list[list[str]]:
-    """The commands of a table of the page, by the title of its column."""
+    """The commands in a table of the page. The column titles select the table."""
     text = PAGE.read_text(encoding="utf-8")
     rows = text[text.index(f"| {table} |") :].partition("\n\n")[0].splitlines()[2:]
     column = 1 if table.endswith("commands that work") else 0
@@ -73,7 +73,7 @@ def commands(table: str) -> list[list[str]]:
 
 @pytest.fixture
 def mnist(memory: MemoryCluster, tmp_path: Path) -> None:
-    """The cluster and the files of the page's commands."""
+    """The objects and the files that the commands of the page need."""
     memory.create(NODES, None, node("laptop"))
     memory.create(TFJOBS, "default", job("mnist"))
     conditions = [{"type": "Succeeded", "status": "True"}]
@@ -91,10 +91,10 @@ def mnist(memory: MemoryCluster, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("mnist")
-def test_runs_each_command_that_the_page_says_works(kubectl: Kubectl, memory: MemoryCluster) -> None:
+def test_documented_commands_work(kubectl: Kubectl, memory: MemoryCluster) -> None:
     seen: dict[str, str] = {}
     for command in commands("to | commands that work"):
-        # A watch has no end of its own.
+        # A watch does not end by itself.
         seen[shlex.join(command)] = kubectl(*command, *(["--request-timeout=2s"] if "-w" in command else []))
         if command[:3] == ["patch", "configmap", "settings"]:
             assert memory.get(CONFIG_MAPS, "default", "settings")["data"] == {"a": "z", "c": "d"}
@@ -106,7 +106,7 @@ def test_runs_each_command_that_the_page_says_works(kubectl: Kubectl, memory: Me
 
 @pytest.mark.usefixtures("mnist")
 @pytest.mark.parametrize("command", commands("does not work | use instead"), ids=" ".join)
-def test_refuses_each_command_that_the_page_says_is_not_there(kubectl: Kubectl, command: list[str]) -> None:
+def test_commands_documented_as_missing_are_refused(kubectl: Kubectl, command: list[str]) -> None:
     assert kubectl(*command, fails=True)
 
 
@@ -119,7 +119,7 @@ def test_apply_creates_configures_and_prunes_fields(kubectl: Kubectl, memory: Me
     assert memory.get(TFJOBS, "default", "j")["spec"] == job("j", x=2)["spec"]
 
 
-def test_apply_on_the_server_is_refused(kubectl: Kubectl, memory: MemoryCluster) -> None:
+def test_server_side_apply_is_refused(kubectl: Kubectl, memory: MemoryCluster) -> None:
     memory.create(CONFIG_MAPS, "default", config_map("a", key="1"))
     for name in ("a", "b"):
         body = manifest(config_map(name, key="2"), "ConfigMap")
@@ -128,13 +128,13 @@ def test_apply_on_the_server_is_refused(kubectl: Kubectl, memory: MemoryCluster)
     assert [item["data"] for item in memory.list(CONFIG_MAPS).items] == [{"key": "1"}]
 
 
-def test_a_dry_run_keeps_nothing(kubectl: Kubectl, memory: MemoryCluster) -> None:
+def test_dry_run_stores_nothing(kubectl: Kubectl, memory: MemoryCluster) -> None:
     body = manifest(config_map("a"), "ConfigMap")
     assert "server dry run" in kubectl("apply", "--dry-run=server", "-f", "-", stdin=body)
     assert memory.list(CONFIG_MAPS).items == []
 
 
-def test_jobs_have_their_columns(kubectl: Kubectl, memory: MemoryCluster) -> None:
+def test_get_tfjobs_shows_columns(kubectl: Kubectl, memory: MemoryCluster) -> None:
     memory.create(TFJOBS, "default", job("a"))
     status = {"tfDist": {"state": "Running", "ready": "2/3", "why": "WorkersStarting"}}
     memory.patch(TFJOBS, "default", "a", {"status": status}, subresource="status")
@@ -144,7 +144,7 @@ def test_jobs_have_their_columns(kubectl: Kubectl, memory: MemoryCluster) -> Non
     assert kubectl("get", "tfjobs.v1alpha1.kubeflow.org/a", "-o", "jsonpath={.apiVersion}") == "kubeflow.org/v1alpha1"
 
 
-def test_pods_have_their_columns(kubectl: Kubectl, memory: MemoryCluster) -> None:
+def test_get_pods_shows_columns(kubectl: Kubectl, memory: MemoryCluster) -> None:
     memory.create(PODS, "default", pod("a", nodeName="n1"))
     state = {"terminated": {"exitCode": 1, "reason": "Error"}}
     status = {"phase": "Failed", "podIP": "10.0.0.7", "containerStatuses": [{"name": "main", "state": state}]}
@@ -157,7 +157,7 @@ def test_pods_have_their_columns(kubectl: Kubectl, memory: MemoryCluster) -> Non
     assert kubectl("get", "pods", "-A", "--no-headers").split()[:2] == ["default", "a"]
 
 
-def test_describe_shows_why_a_pod_waits(kubectl: Kubectl, memory: MemoryCluster) -> None:
+def test_describe_shows_why_pod_is_pending(kubectl: Kubectl, memory: MemoryCluster) -> None:
     memory.create(NODES, None, node("n1", cpu="1"))
     body = pod("big")
     body["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "2"}}
@@ -170,7 +170,7 @@ def test_describe_shows_why_a_pod_waits(kubectl: Kubectl, memory: MemoryCluster)
     assert rows(kubectl("get", "events"))[1][1:4] == ["Warning", "FailedScheduling", "pod/big"]
 
 
-def test_logs(kubectl: Kubectl, memory: MemoryCluster) -> None:
+def test_logs_are_shown_and_followed(kubectl: Kubectl, memory: MemoryCluster) -> None:
     memory.create(PODS, "default", pod("a"))
     memory.log_source = FixedLogs([b"one\n", b"two\n"]).logs
     assert kubectl("logs", "a") == "one\ntwo\n"
@@ -178,7 +178,7 @@ def test_logs(kubectl: Kubectl, memory: MemoryCluster) -> None:
     assert "not valid" in kubectl("logs", "a", "-c", "none", fails=True)
 
 
-def test_a_drained_pod_says_so_before_it_goes(kubectl: Kubectl, memory: MemoryCluster) -> None:
+def test_drained_pod_has_eviction_reason_before_deletion(kubectl: Kubectl, memory: MemoryCluster) -> None:
     memory.create(NODES, None, node("n1"))
     since = memory.create(PODS, "default", pod("p", nodeName="n1"))["metadata"]["resourceVersion"]
     assert "server dry run" in kubectl("drain", "n1", "--force", "--dry-run=server")
@@ -190,14 +190,14 @@ def test_a_drained_pod_says_so_before_it_goes(kubectl: Kubectl, memory: MemoryCl
     assert reasons == [["EvictionByEvictionAPI"]] * 2
 
 
-def test_kubectl_shows_why_an_object_is_refused(kubectl: Kubectl) -> None:
+def test_kubectl_shows_why_object_is_refused(kubectl: Kubectl) -> None:
     bad = manifest(pod("p", restartPolicy="Sometimes"), "Pod")
     said = kubectl("create", "-f", "-", stdin=bad, fails=True)
     assert 'The Pod "p" is invalid: spec.restartPolicy: Unsupported value' in said
     assert "forbidden" in kubectl("delete", "namespace", "default", fails=True)
 
 
-def test_typed_commands_speak_protobuf(kubectl: Kubectl, memory: MemoryCluster) -> None:
+def test_typed_create_commands_work_with_protobuf(kubectl: Kubectl, memory: MemoryCluster) -> None:
     kubectl("create", "namespace", "team")
     kubectl("-n", "team", "create", "configmap", "c", "--from-literal=a=b", "--from-literal=c=")
     assert memory.get(CONFIG_MAPS, "team", "c")["data"] == {"a": "b", "c": ""}
@@ -209,7 +209,7 @@ def test_typed_commands_speak_protobuf(kubectl: Kubectl, memory: MemoryCluster) 
     assert (low["value"], low["globalDefault"], low["description"]) == (-7, True, "d")
 
 
-def test_queues_have_their_columns(kubectl: Kubectl, memory: MemoryCluster) -> None:
+def test_get_queues_shows_columns(kubectl: Kubectl, memory: MemoryCluster) -> None:
     spec = {"parent": "research", "quotas": {"cpu": {"nominal": 8}}}
     memory.create(QUEUES, None, {"metadata": {"name": "vision"}, "spec": spec})
     memory.create(QUEUES, None, {"metadata": {"name": "fresh"}, "spec": {}})

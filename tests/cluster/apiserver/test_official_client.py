@@ -1,4 +1,4 @@
-"""The official Python client on the embedded cluster: only calls that releases 35, 36 and 37 share."""
+"""The official Python client on the embedded cluster: only calls that releases 35, 36 and 37 all have."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def typed(body: dict, kind: str, api_version: str = "v1") -> dict:
     return {"apiVersion": api_version, "kind": kind, **body}
 
 
-def test_pods_are_typed(core: Any) -> None:
+def test_pods_are_created_read_and_deleted(core: Any) -> None:
     core.create_namespaced_pod("default", typed(pod("a"), "Pod"))
     found = core.list_namespaced_pod("default", label_selector="", field_selector="status.phase=Pending")
     assert [item.metadata.name for item in found.items] == ["a"]
@@ -50,7 +50,7 @@ def test_pods_are_typed(core: Any) -> None:
     assert (gone.value.status, json.loads(gone.value.body)["reason"]) == (404, "NotFound")
 
 
-def test_custom_objects(custom: Any) -> None:
+def test_custom_objects_are_created_changed_and_deleted(custom: Any) -> None:
     place = ("kubeflow.org", "v1", "default", "tfjobs")
     body = typed({"metadata": {"name": "j"}, "spec": {"x": 1}}, "TFJob", "kubeflow.org/v1")
     made = custom.create_namespaced_custom_object(*place, body)
@@ -65,7 +65,7 @@ def test_custom_objects(custom: Any) -> None:
     assert custom.delete_namespaced_custom_object(*place, "j")["status"] == "Success"
 
 
-def test_watch(core: Any) -> None:
+def test_watch_yields_changes(core: Any) -> None:
     since = core.list_namespaced_config_map("default").metadata.resource_version
     core.create_namespaced_config_map("default", typed(config_map("a"), "ConfigMap"))
     core.delete_namespaced_config_map("a", "default")
@@ -78,7 +78,7 @@ def test_watch(core: Any) -> None:
     assert seen == [("ADDED", "a"), ("DELETED", "a")]
 
 
-def test_logs(core: Any, memory: MemoryCluster) -> None:
+def test_logs_are_read_and_followed(core: Any, memory: MemoryCluster) -> None:
     core.create_namespaced_pod("default", typed(pod("a"), "Pod"))
     memory.log_source = FixedLogs([b"one\n", b"two\n"]).logs
     assert core.read_namespaced_pod_log("a", "default") in ("one\ntwo\n", "b'one\\ntwo\\n'")
@@ -86,7 +86,7 @@ def test_logs(core: Any, memory: MemoryCluster) -> None:
     assert raw.read() == b"one\ntwo\n"
 
 
-def test_collections_are_deleted(core: Any) -> None:
+def test_collection_is_deleted_by_label(core: Any) -> None:
     for name in ("a", "b"):
         body = typed(config_map(name), "ConfigMap")
         body["metadata"]["labels"] = {"which": name}
@@ -95,7 +95,7 @@ def test_collections_are_deleted(core: Any) -> None:
     assert [item.metadata.name for item in core.list_namespaced_config_map("default").items] == ["b"]
 
 
-def test_eviction(core: Any, memory: MemoryCluster) -> None:
+def test_eviction_deletes_bound_pod(core: Any, memory: MemoryCluster) -> None:
     core.create_namespaced_pod("default", typed(pod("a"), "Pod"))
     memory.bind("default", "a", "n1")
     bound = core.read_namespaced_pod("a", "default")

@@ -1,4 +1,4 @@
-"""The address book: one port per endpoint, the same on every call, released with the job."""
+"""The port allocator: each endpoint has a port, which stays the same until the job is deleted."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def test_each_endpoint_keeps_its_own_port(memory: MemoryCluster) -> None:
     assert set(first) == set(ENDPOINTS)
     assert len(set(first.values())) == 2
     assert all(address.startswith("127.0.0.1:") for address in first.values())
-    # Another book over the same cluster: as after a restart.
+    # Another allocator for the same cluster, as after a restart.
     assert PortAllocator(memory).addresses(owner, ENDPOINTS) == first
 
 
-def test_new_endpoints_are_added(memory: MemoryCluster) -> None:
+def test_new_endpoint_gets_another_port(memory: MemoryCluster) -> None:
     owner = memory.create(TFJOBS, "default", job("a"))
     book = PortAllocator(memory)
     first = book.addresses(owner, ENDPOINTS[:1])
@@ -44,7 +44,7 @@ def test_new_endpoints_are_added(memory: MemoryCluster) -> None:
     assert len(set(both.values())) == 2
 
 
-def test_ports_come_back_with_the_end_of_the_job(memory: MemoryCluster) -> None:
+def test_ports_are_released_when_job_is_deleted(memory: MemoryCluster) -> None:
     owner = memory.create(TFJOBS, "default", job("a"))
     book = PortAllocator(memory, ports=range(20_000, 20_002), free=lambda port: True)
     book.addresses(owner, ENDPOINTS)
@@ -56,7 +56,7 @@ def test_ports_come_back_with_the_end_of_the_job(memory: MemoryCluster) -> None:
     assert len(book.addresses(other, ENDPOINTS)) == 2
 
 
-def test_two_books_never_give_one_port_twice(memory: MemoryCluster) -> None:
+def test_concurrent_allocators_never_assign_a_port_twice(memory: MemoryCluster) -> None:
     owner = memory.create(TFJOBS, "default", job("a"))
 
     def ask(number: int) -> dict[str, str]:
@@ -71,7 +71,7 @@ def test_two_books_never_give_one_port_twice(memory: MemoryCluster) -> None:
     assert len(set(merged.values())) == 8
 
 
-def test_a_port_that_someone_holds_is_not_given_out(memory: MemoryCluster) -> None:
+def test_port_in_use_is_not_assigned(memory: MemoryCluster) -> None:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         held.listen()
@@ -82,14 +82,14 @@ def test_a_port_that_someone_holds_is_not_given_out(memory: MemoryCluster) -> No
             PortAllocator(memory, ports=range(port, port + 1)).addresses(owner, ENDPOINTS[:1])
 
 
-def test_the_cluster_asks_its_book(memory: MemoryCluster) -> None:
+def test_cluster_uses_endpoint_resolver(memory: MemoryCluster) -> None:
     owner = memory.create(TFJOBS, "default", job("a"))
     assert memory.addresses(owner, ENDPOINTS) == {}
     memory.endpoint_resolver = PortAllocator(memory).addresses
     assert set(memory.addresses(owner, ENDPOINTS)) == set(ENDPOINTS)
 
 
-def test_a_job_in_a_namespace_that_is_gone_is_refused(memory: MemoryCluster) -> None:
+def test_job_in_deleted_namespace_is_not_found(memory: MemoryCluster) -> None:
     owner = memory.create(TFJOBS, "default", job("a"))
     owner = {**owner, "metadata": {**owner["metadata"], "namespace": "gone"}}
     with pytest.raises(NotFound, match="gone"):
@@ -97,7 +97,7 @@ def test_a_job_in_a_namespace_that_is_gone_is_refused(memory: MemoryCluster) -> 
 
 
 @pytest.mark.parametrize("text", ["", "{", "5", "[5]", '{"a": "b"}', '{"a": [1]}'])
-def test_allocates_beside_a_foreign_config_map(memory: MemoryCluster, text: str) -> None:
+def test_malformed_config_map_with_its_label_is_ignored(memory: MemoryCluster, text: str) -> None:
     labels = {"tf-dist.dev/addresses": "true"}
     foreign = {"metadata": {"name": "foreign", "labels": labels}, "data": {"addresses.json": text}}
     memory.create(CONFIG_MAPS, "default", foreign)
@@ -107,14 +107,14 @@ def test_allocates_beside_a_foreign_config_map(memory: MemoryCluster, text: str)
 
 @contextmanager
 def client(server: ApiServer, folder: Path, path: str = ADDRESSES_PATH) -> Iterator[RestCluster]:
-    """A client by the kubeconfig of an embedded cluster."""
+    """A client with the kubeconfig of an embedded cluster."""
     file = folder / "kubeconfig"
     file.write_text(json.dumps(make_kubeconfig(server.app.url, server.token, addresses_path=path)))
     with load_config(str(file)).cluster(retries=0) as cluster:
         yield cluster
 
 
-def test_a_client_gets_the_same_ones_if_its_kubeconfig_says_where(memory: MemoryCluster, tmp_path: Path) -> None:
+def test_client_gets_same_addresses_if_kubeconfig_has_path(memory: MemoryCluster, tmp_path: Path) -> None:
     owner = memory.create(TFJOBS, "default", job("a"))
     memory.endpoint_resolver = PortAllocator(memory).addresses
     with ApiServer(memory) as server:

@@ -1,4 +1,4 @@
-"""The embedded scheduler: its decisions as tables, and its thread over a live cluster."""
+"""The embedded scheduler: its decisions as tables, and its thread in a running cluster."""
 
 from __future__ import annotations
 
@@ -77,11 +77,11 @@ TAINT = {"key": "gpu", "value": "yes", "effect": "NoSchedule"}
         ),
     ],
 )
-def test_choices(body: Object, nodes: list[Object], result: str) -> None:
+def test_chosen_node_or_reason(body: Object, nodes: list[Object], result: str) -> None:
     assert chosen(body, *nodes) == result
 
 
-def test_init_containers_count_when_they_are_larger() -> None:
+def test_larger_init_container_determines_pod_request() -> None:
     body = asking("a", "1")
     body["spec"]["initContainers"] = [{"name": "i", "resources": {"requests": {"cpu": "3", "memory": "1Gi"}}}]
     found = pod_requests(body["spec"])
@@ -92,7 +92,7 @@ def bound(cluster: MemoryCluster) -> dict[str, str]:
     return {obj["metadata"]["name"]: obj["spec"].get("nodeName", "") for obj in cluster.list(PODS).items}
 
 
-def test_a_node_is_never_filled_beyond_its_capacity(memory: MemoryCluster) -> None:
+def test_node_is_not_overcommitted(memory: MemoryCluster) -> None:
     memory.create(NODES, None, node("n1", cpu="2"))
     for name in ("a", "b", "c"):
         memory.create(PODS, "default", asking(name))
@@ -104,7 +104,7 @@ def test_a_node_is_never_filled_beyond_its_capacity(memory: MemoryCluster) -> No
     assert bound(memory)["c"] == "n1"
 
 
-def test_priority_goes_first(memory: MemoryCluster) -> None:
+def test_pod_with_higher_priority_is_bound_first(memory: MemoryCluster) -> None:
     memory.create(PRIORITY_CLASSES, None, {"metadata": {"name": "high"}, "value": 100})
     memory.create(NODES, None, node("n1", cpu="1"))
     memory.create(PODS, "default", asking("a"))
@@ -113,14 +113,14 @@ def test_priority_goes_first(memory: MemoryCluster) -> None:
     assert bound(memory) == {"a": "", "z": "n1"}
 
 
-def test_pods_that_name_no_class_have_the_lowest_of_the_default_ones(memory: MemoryCluster) -> None:
+def test_pod_without_class_gets_lowest_global_default(memory: MemoryCluster) -> None:
     for name, value in (("usual", 7), ("other", 9)):
         memory.create(PRIORITY_CLASSES, None, {"metadata": {"name": name}, "value": value, "globalDefault": True})
     made = memory.create(PODS, "default", asking("a"))
     assert (made["spec"]["priorityClassName"], made["spec"]["priority"]) == ("usual", 7)
 
 
-def test_a_gated_pod_waits_for_its_gates(memory: MemoryCluster) -> None:
+def test_gated_pod_waits_for_its_gates(memory: MemoryCluster) -> None:
     memory.create(NODES, None, node("n1"))
     made = memory.create(PODS, "default", asking("a", schedulingGates=[{"name": "gang"}]))
     assert made["status"]["conditions"][0]["reason"] == "SchedulingGated"
@@ -129,7 +129,7 @@ def test_a_gated_pod_waits_for_its_gates(memory: MemoryCluster) -> None:
     assert Scheduler(memory).step() == 1
 
 
-def test_reports_an_unschedulable_pod_once(memory: MemoryCluster) -> None:
+def test_unschedulable_pod_is_reported_once(memory: MemoryCluster) -> None:
     memory.create(PODS, "default", asking("a"))
     scheduler = Scheduler(memory)
     scheduler.step()
@@ -146,7 +146,7 @@ def test_reports_an_unschedulable_pod_once(memory: MemoryCluster) -> None:
     assert memory.get(PODS, "default", "a") is said
 
 
-def test_the_thread_binds_when_there_is_room(memory: MemoryCluster) -> None:
+def test_thread_binds_pod_when_node_appears(memory: MemoryCluster) -> None:
     scheduler = Scheduler(memory)
     scheduler.start()
     try:
@@ -174,7 +174,7 @@ def test_the_thread_binds_when_there_is_room(memory: MemoryCluster) -> None:
     ],
 )
 @pytest.mark.parametrize("on", ["", "n1"])
-def test_a_stored_pod_that_cannot_be_read_stops_nobody(memory: MemoryCluster, fields: Object, on: str) -> None:
+def test_malformed_stored_pod_does_not_block_others(memory: MemoryCluster, fields: Object, on: str) -> None:
     memory.create(NODES, None, node("n1", cpu="2"))
     stored = memory.create(PODS, "default", asking("a"))
     put_unchecked(memory, PODS, {**stored, "spec": {**stored["spec"], **fields, "nodeName": on}})
@@ -192,7 +192,7 @@ def test_a_stored_pod_that_cannot_be_read_stops_nobody(memory: MemoryCluster, fi
         {"status": {"conditions": [5]}},
     ],
 )
-def test_a_stored_node_that_cannot_be_read_stops_nobody(memory: MemoryCluster, fields: Object) -> None:
+def test_malformed_stored_node_does_not_block_scheduling(memory: MemoryCluster, fields: Object) -> None:
     stored = memory.create(NODES, None, node("n0"))
     put_unchecked(memory, NODES, {**stored, **fields})
     memory.create(NODES, None, node("n1"))
@@ -202,7 +202,7 @@ def test_a_stored_node_that_cannot_be_read_stops_nobody(memory: MemoryCluster, f
 
 
 def put_unchecked(memory: MemoryCluster, resource: Resource, obj: Object) -> None:
-    """Store what an older server took, as a state folder may hold it."""
+    """Store an object without checks, as an older server may have stored it in a state folder."""
     metadata = obj["metadata"]
     memory._store.put(Key(resource.plural, metadata.get("namespace", ""), metadata["name"]), obj)
 
@@ -227,14 +227,14 @@ HOSTNAME = "kubernetes.io/hostname"
         (asking("x", affinity=apart(HOSTNAME)), asking("y", labels=A), "didn't satisfy existing pods anti-affinity"),
         (asking("x", labels={"app": "b"}), asking("y", affinity=apart(HOSTNAME)), ""),
         (asking("x", labels=A), asking("y", affinity=apart(HOSTNAME, namespaces=["other"])), ""),
-        (asking("x", labels=A), asking("y", affinity=apart("zone")), ""),  # the node is in none
+        (asking("x", labels=A), asking("y", affinity=apart("zone")), ""),  # the node has no zone
         (asking("x", containers=using(1)), asking("y", containers=using(1)), "didn't have free ports"),
         (asking("x", containers=using(1)), asking("y", containers=using(1, protocol="UDP")), ""),
         (asking("x", containers=using(1, hostIP="10.0.0.1")), asking("y", containers=using(1, hostIP="10.0.0.2")), ""),
         (asking("x", containers=using(1, hostIP="10.0.0.1")), asking("y", containers=using(1)), "free ports"),
     ],
 )
-def test_pods_that_exclude_each_other_are_on_different_nodes(
+def test_pods_with_anti_affinity_or_same_host_port_do_not_share_node(
     memory: MemoryCluster, there: Object, body: Object, why: str
 ) -> None:
     memory.create(NODES, None, node("n1"))
@@ -248,7 +248,7 @@ def test_pods_that_exclude_each_other_are_on_different_nodes(
         assert why in found["status"]["conditions"][0]["message"]
 
 
-def test_anti_affinity_between_zones_keeps_a_whole_zone_free(memory: MemoryCluster) -> None:
+def test_anti_affinity_by_zone_allows_one_pod_per_zone(memory: MemoryCluster) -> None:
     for name, zone in (("n1", "a"), ("n2", "a"), ("n3", "b")):
         memory.create(NODES, None, node(name, labels={"zone": zone}))
     for name in ("x", "y", "z"):
@@ -258,20 +258,20 @@ def test_anti_affinity_between_zones_keeps_a_whole_zone_free(memory: MemoryClust
     assert "n3" in bound(memory).values()
 
 
-def test_on_the_machine_of_an_embedded_cluster_pods_exclude_nobody(memory: MemoryCluster) -> None:
+def test_anti_affinity_and_host_ports_are_ignored_on_emulated_node(memory: MemoryCluster) -> None:
     memory.create(NODES, None, node("n1", labels={"tf-dist.dev/emulated": "true"}))
     for name in ("x", "y"):
         memory.create(PODS, "default", asking(name, labels=A, affinity=apart(HOSTNAME), containers=using(1)))
     assert Scheduler(memory).step() == 2
 
 
-def test_pods_on_the_host_s_network_take_ports_of_their_node(memory: MemoryCluster) -> None:
+def test_host_network_pods_use_host_ports(memory: MemoryCluster) -> None:
     one = {"name": "c", "image": "i", "ports": [{"containerPort": 80}]}
     made = memory.create(PODS, "default", pod("x", hostNetwork=True, containers=[one]))
     assert made["spec"]["containers"][0]["ports"][0]["hostPort"] == 80
 
 
-def test_a_class_of_another_cluster_is_refused_unless_any_may_be_named() -> None:
+def test_unknown_priority_class_is_refused_unless_any_is_allowed() -> None:
     with MemoryCluster() as strict, pytest.raises(AdmissionDenied, match="no PriorityClass with name high"):
         strict.create(PODS, "default", asking("a", priorityClassName="high"))
     with MemoryCluster(any_priority_class=True) as lenient:

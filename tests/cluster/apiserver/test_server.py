@@ -1,6 +1,6 @@
-"""The HTTP face where clients rely on its manners: codes, bodies, streams, and its end.
+"""The HTTP server: status codes, bodies, streams and shutdown.
 
-The HTTP face against clients without the token or manners: they cost little, and disturb no others.
+Clients without the token, or with malformed requests, use few resources and do not affect other clients.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def connection(server: ApiServer) -> Iterator[http.client.HTTPConnection]:
 
 @pytest.fixture
 def ask(server: ApiServer, connection: http.client.HTTPConnection) -> Ask:
-    """Sends a request; the code and the decoded body of its answer."""
+    """Sends a request, and returns the code and the decoded body of the response."""
 
     def send(method: str, path: str, body: bytes | None = None, **headers: str) -> tuple[int, Any]:
         sent = {"Authorization": f"Bearer {server.token}", **{k.replace("_", "-"): v for k, v in headers.items()}}
@@ -79,7 +79,7 @@ def ask(server: ApiServer, connection: http.client.HTTPConnection) -> Ask:
         ("POST", f"{MAPS}?dryRun=Some", b"{}", "", 400, "BadRequest"),
     ],
 )
-def test_errors_are_statuses(
+def test_errors_are_status_objects(
     ask: Ask, method: str, path: str, body: bytes | None, media: str, code: int, reason: str
 ) -> None:
     found, status = ask(method, path, body, **({"Content_Type": media} if media else {}))
@@ -87,7 +87,7 @@ def test_errors_are_statuses(
     assert status["message"]
 
 
-def test_the_connection_lives_through_errors(ask: Ask, connection: http.client.HTTPConnection) -> None:
+def test_connection_stays_open_after_errors(ask: Ask, connection: http.client.HTTPConnection) -> None:
     ask("GET", "/healthz")
     sock = connection.sock
     for _ in range(3):
@@ -96,7 +96,7 @@ def test_the_connection_lives_through_errors(ask: Ask, connection: http.client.H
     assert connection.sock is sock
 
 
-def test_without_the_whole_token_there_is_no_answer(ask: Ask, server: ApiServer) -> None:
+def test_requests_without_exact_token_are_unauthorized(ask: Ask, server: ApiServer) -> None:
     token = server.token
     near = [f"Bearer {one}" for one in (token[:-1], f"{token}x", token.swapcase(), "", " ")]
     for said in ("", "Bearer wrong", "Basic d3Jvbmc6d3Jvbmc=", "Bearer \xff", *near):
@@ -104,39 +104,39 @@ def test_without_the_whole_token_there_is_no_answer(ask: Ask, server: ApiServer)
         assert (code, status["reason"]) == (401, "Unauthorized"), said
 
 
-def test_health_needs_no_token(ask: Ask) -> None:
+def test_health_check_needs_no_token(ask: Ask) -> None:
     assert ask("GET", "/readyz", Authorization="") == (200, b"ok")
 
 
-def test_a_large_body_is_refused_unread(ask: Ask) -> None:
+def test_large_body_is_refused_unread(ask: Ask) -> None:
     code, status = ask("POST", MAPS, Content_Length=str(17 * 1024 * 1024))
     assert (code, status["reason"]) == (413, "RequestEntityTooLarge")
 
 
-def test_answers_a_request_with_an_unknown_method(server: ApiServer) -> None:
+def test_unknown_method_is_answered_with_405(server: ApiServer) -> None:
     with socket.create_connection(("127.0.0.1", int(server.app.url.rpartition(":")[2])), timeout=30) as raw:
         raw.sendall(b"BREW /pot HTTP/1.1\r\nHost: x\r\n\r\n")
         assert b" 405 " in raw.makefile("rb").readline()
 
 
-def test_protobuf_answers_are_not_offered(ask: Ask) -> None:
+def test_response_is_json_although_client_prefers_protobuf(ask: Ask) -> None:
     code, found = ask("GET", MAPS, Accept="application/vnd.kubernetes.protobuf,application/json")
     assert (code, found["kind"]) == (200, "ConfigMapList")
 
 
-def test_damaged_protobuf_is_a_bad_request(ask: Ask) -> None:
+def test_damaged_protobuf_is_bad_request(ask: Ask) -> None:
     for body in (b"", b"k8s\x00", b"k8s\x00\x0a\xff", b"k8s\x00" + b"\xff" * 40, b"nothing"):
         code, _ = ask("POST", MAPS, body, Content_Type=PROTOBUF_MEDIA)
         assert code == 400
 
 
-def test_protobuf_of_other_kinds_is_refused_with_a_way_out(ask: Ask) -> None:
+def test_protobuf_of_unsupported_kind_is_refused_with_advice(ask: Ask) -> None:
     body = b"k8s\x00\x0a\x0d\x0a\x02v1\x12\x07Service"
     code, status = ask("POST", "/api/v1/namespaces/default/services", body, Content_Type=PROTOBUF_MEDIA)
     assert (code, "kubectl apply -f" in status["message"]) == (415, True)
 
 
-def test_all_problems_are_causes(memory: MemoryCluster, server: ApiServer, rest: RestCluster) -> None:
+def test_all_problems_are_reported_as_causes(memory: MemoryCluster, server: ApiServer, rest: RestCluster) -> None:
     def refuse(obj: dict, old: dict | None) -> dict:
         raise InvalidJob([Problem("spec.x", "Required value"), Problem("spec.y", "must be odd", "add one")])
 
@@ -153,7 +153,7 @@ def test_all_problems_are_causes(memory: MemoryCluster, server: ApiServer, rest:
     assert 'ConfigMap "a" is invalid' in str(refused.value)
 
 
-def test_validators_fill_in_defaults_and_judge_specs_only() -> None:
+def test_validators_set_defaults_and_check_only_spec_changes() -> None:
     seen: list[tuple[str, str | None]] = []
 
     def validator(obj: dict, old: dict | None) -> dict:
@@ -169,7 +169,7 @@ def test_validators_fill_in_defaults_and_judge_specs_only() -> None:
         assert seen == [("a", None), ("a", "1")]
 
 
-def test_tables_may_be_watched(ask: Ask, memory: MemoryCluster) -> None:
+def test_tables_can_be_watched(ask: Ask, memory: MemoryCluster) -> None:
     memory.create(PODS, "default", pod("a"))
     code, event = ask("GET", "/api/v1/pods?watch=true&timeoutSeconds=1", Accept=TABLE)
     assert (code, event["type"]) == (200, "ADDED")
@@ -177,7 +177,7 @@ def test_tables_may_be_watched(ask: Ask, memory: MemoryCluster) -> None:
 
 
 @pytest.mark.parametrize("include", ["Metadata", "Object"])
-def test_tables_carry_what_is_asked_for(ask: Ask, memory: MemoryCluster, include: str) -> None:
+def test_table_rows_contain_requested_object(ask: Ask, memory: MemoryCluster, include: str) -> None:
     memory.create(PODS, "default", pod("a"))
     _, table = ask("GET", f"/api/v1/pods?includeObject={include}", Accept=TABLE)
     shown = table["rows"][0]["object"]
@@ -211,7 +211,7 @@ def test_stop_ends_live_watches_and_their_threads(memory: MemoryCluster) -> None
     assert threading.active_count() < before + 1
 
 
-def test_a_client_that_hangs_up_frees_its_watch(memory: MemoryCluster, server: ApiServer) -> None:
+def test_disconnected_client_frees_its_watch(memory: MemoryCluster, server: ApiServer) -> None:
     with RestCluster(server.app.url, token=server.token) as client:
         events = client.watch(CONFIG_MAPS, timeout=100)
         memory.create(CONFIG_MAPS, "default", config_map("a"))
@@ -224,17 +224,17 @@ def test_a_client_that_hangs_up_frees_its_watch(memory: MemoryCluster, server: A
         assert not thread.is_alive()
 
 
-def test_loopback_only(memory: MemoryCluster) -> None:
+def test_server_listens_on_loopback_only(memory: MemoryCluster) -> None:
     with pytest.raises(ClusterError, match="loopback"):
         ApiServer(memory, host="0.0.0.0")
 
 
-def test_a_taken_port_is_named(memory: MemoryCluster, server: ApiServer) -> None:
+def test_port_in_use_is_reported(memory: MemoryCluster, server: ApiServer) -> None:
     with pytest.raises(ClusterError, match="cannot listen"):
         ApiServer(memory, port=int(server.app.url.rpartition(":")[2])).start()
 
 
-def test_a_wrong_token_names_what_was_asked(server: ApiServer) -> None:
+def test_wrong_token_error_contains_request(server: ApiServer) -> None:
     with RestCluster(server.app.url, token="wrong") as client, pytest.raises(Forbidden, match="list configmaps"):
         client.list(CONFIG_MAPS)
 
@@ -263,7 +263,7 @@ def _answer(sock: socket.socket) -> tuple[int, str]:
 
 @pytest.fixture
 def say(server: ApiServer) -> Say:
-    """Sends lines of a head, with the token unless told otherwise, and what follows; the answer."""
+    """Sends header lines and a body, by default with the token, and returns the response."""
 
     def send(first: str, *lines: str, body: bytes = b"", token: bool = True) -> tuple[int, str]:
         own = [f"Authorization: Bearer {server.token}"] if token else []
@@ -275,22 +275,22 @@ def say(server: ApiServer) -> Say:
     return send
 
 
-def test_answers_401_before_it_reads_the_body(server: ApiServer) -> None:
-    """Nothing of the body is sent here, so an answer can only come from a server that does not wait for it."""
+def test_responds_401_before_reading_body(server: ApiServer) -> None:
+    """The test does not send the body, so the server answers only if it does not wait for the body."""
     for length in ("1000", str(2**31)):
         with _connect(server) as sock:
             sock.sendall(f"POST {MAPS} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode())
             assert _answer(sock) == (401, "Unauthorized")
 
 
-def test_a_stranger_that_goes_on_sending_gets_the_answer_all_the_same(server: ApiServer) -> None:
+def test_unauthenticated_client_that_keeps_sending_gets_401(server: ApiServer) -> None:
     with _connect(server) as sock:
         sock.sendall(f"POST {MAPS} HTTP/1.1\r\nHost: x\r\nContent-Length: 2000000\r\n\r\n".encode())
         sock.sendall(b" " * 2_000_000)
         assert _answer(sock) == (401, "Unauthorized")
 
 
-def test_the_body_is_asked_for_only_when_it_is_welcome(server: ApiServer) -> None:
+def test_continue_is_sent_only_for_acceptable_body(server: ApiServer) -> None:
     def ask(token: str, length: int) -> bytes:
         head = f"POST {MAPS} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\nExpect: 100-continue\r\n"
         with _connect(server) as sock:
@@ -325,15 +325,15 @@ def test_the_body_is_asked_for_only_when_it_is_welcome(server: ApiServer) -> Non
         (["Transfer-Encoding: identity"], BODY, 411),
     ],
 )
-def test_a_body_of_no_clear_length_is_refused(
+def test_body_without_clear_length_is_refused(
     say: Say, memory: MemoryCluster, lines: list[str], body: bytes, code: int
 ) -> None:
     assert say(f"POST {MAPS}", *lines, body=body)[0] == code
     assert not memory.list(CONFIG_MAPS, "default").items
 
 
-def test_a_body_that_ends_early_changes_nothing(server: ApiServer, memory: MemoryCluster) -> None:
-    """Its first half is a whole document."""
+def test_truncated_body_changes_nothing(server: ApiServer, memory: MemoryCluster) -> None:
+    """The part that arrives is a whole JSON document."""
     with _connect(server) as sock:
         head = (
             f"POST {MAPS} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {server.token}\r\nContent-Length: 5000\r\n\r\n"
@@ -344,7 +344,7 @@ def test_a_body_that_ends_early_changes_nothing(server: ApiServer, memory: Memor
     assert not memory.list(CONFIG_MAPS, "default").items
 
 
-def test_a_body_up_to_the_limit_is_read(say: Say, memory: MemoryCluster) -> None:
+def test_body_of_maximum_size_is_accepted(say: Say, memory: MemoryCluster) -> None:
     filled = BODY + b" " * (MAX_BODY_BYTES - len(BODY))
     assert say(f"POST {MAPS}", f"Content-Length: {MAX_BODY_BYTES}", body=filled)[0] == 201
 
@@ -358,12 +358,12 @@ def test_a_body_up_to_the_limit_is_read(say: Say, memory: MemoryCluster) -> None
         ([f"X-{number}: {'y' * 500}" for number in range(50)], 200),
     ],
 )
-def test_heads_are_bounded_in_size_and_number(say: Say, lines: list[str], code: int) -> None:
-    """In all, not only line by line: a hundred lines of 64 KiB are 6 MiB for each stranger."""
+def test_headers_are_limited_in_size_and_number(say: Say, lines: list[str], code: int) -> None:
+    """The total is limited, not only each line. A hundred lines of 64 KiB would be 6 MiB for each client."""
     assert say("GET /healthz", *lines, token=False)[0] == code
 
 
-def test_a_first_line_without_end_is_refused(server: ApiServer) -> None:
+def test_long_request_line_is_refused(server: ApiServer) -> None:
     with _connect(server) as sock:
         sock.sendall(b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n")
         assert _answer(sock)[0] == 414
@@ -374,7 +374,7 @@ def test_a_first_line_without_end_is_refused(server: ApiServer) -> None:
 
 @pytest.fixture
 def narrow(memory: MemoryCluster) -> Iterator[ApiServer]:
-    """A server with room for eight connections."""
+    """A server that allows eight connections."""
     with ApiServer(memory, limits=ConnectionLimits(connections=8, seconds=SECONDS)) as server:
         yield server
 
@@ -383,7 +383,7 @@ def _threads() -> int:
     return sum(thread.name == "tf-dist-connection" for thread in threading.enumerate())
 
 
-def test_strangers_that_say_nothing_keep_no_client_of_the_owner_out(narrow: ApiServer) -> None:
+def test_silent_unauthenticated_clients_do_not_block_authenticated_ones(narrow: ApiServer) -> None:
     with RestCluster(narrow.app.url, token=narrow.token, retries=0) as client:
         client.get(NAMESPACES, None, "default")
         with client.watch(CONFIG_MAPS, timeout=SECONDS) as events, ExitStack() as stack:
@@ -399,7 +399,7 @@ def test_strangers_that_say_nothing_keep_no_client_of_the_owner_out(narrow: ApiS
             assert sum(is_closed(sock) for sock in strangers) >= 30
 
 
-def test_idle_clients_go_before_those_that_are_served(narrow: ApiServer) -> None:
+def test_idle_connections_are_closed_before_active_ones(narrow: ApiServer) -> None:
     with ExitStack() as stack:
         watching = stack.enter_context(RestCluster(narrow.app.url, token=narrow.token, retries=0))
         events = stack.enter_context(watching.watch(CONFIG_MAPS, timeout=SECONDS))
@@ -412,7 +412,7 @@ def test_idle_clients_go_before_those_that_are_served(narrow: ApiServer) -> None
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\n", b"GET /healthz HTTP/1.1\r\n\r\n"])
-def test_a_stranger_has_a_few_seconds_however_it_drips(memory: MemoryCluster, sent: bytes) -> None:
+def test_slow_unauthenticated_connection_is_closed_after_timeout(memory: MemoryCluster, sent: bytes) -> None:
     limits = ConnectionLimits(connections=8, seconds=0.5)
     with ApiServer(memory, limits=limits) as server, _connect(server) as sock:
         sock.sendall(sent)
@@ -428,8 +428,8 @@ def test_a_stranger_has_a_few_seconds_however_it_drips(memory: MemoryCluster, se
         until(lambda: _threads() == 0, SECONDS)
 
 
-def test_a_client_that_is_served_takes_its_time(memory: MemoryCluster) -> None:
-    """Much longer than a stranger may: until a stranger that came later has been closed."""
+def test_active_authenticated_connection_has_no_timeout(memory: MemoryCluster) -> None:
+    """The connection of an authenticated client outlives unauthenticated connections that were opened later."""
     limits = ConnectionLimits(connections=8, seconds=0.3)
     with (
         ApiServer(memory, limits=limits) as server,
@@ -498,7 +498,7 @@ NAMESPACED = "/api/v1/namespaces/default"
         ("POST", f"{NAMESPACED}/pods", pod("p", containers=[{"name": "c"}]), 422, "spec.containers[0].image: Required"),
     ],
 )
-def test_refuses_what_an_api_server_refuses(
+def test_malformed_requests_are_refused_as_by_kubernetes(
     ask: Ask, memory: MemoryCluster, method: str, path: str, body: Any, code: int, said: str
 ) -> None:
     memory.create(CONFIG_MAPS, "default", config_map("m", a="b"))
@@ -508,7 +508,7 @@ def test_refuses_what_an_api_server_refuses(
     assert memory.get(CONFIG_MAPS, "default", "m")["data"] == {"a": "b"}
 
 
-def test_null_and_unknown_fields_are_passed_over(ask: Ask) -> None:
+def test_null_and_unknown_fields_are_ignored(ask: Ask) -> None:
     body = pod("p", nodeSelector=None, tolerations=None, quantumEntanglement=True)
     body["spec"]["containers"][0] |= {
         "resources": None,

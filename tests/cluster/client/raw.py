@@ -1,4 +1,4 @@
-"""A client of a server that answers with given bytes."""
+"""A client of a server that sends fixed bytes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from tf_dist.cluster.client.rest import RestCluster
 
 @contextmanager
 def saying(*replies: bytes, bytewise: bool = False, **options: Any) -> Iterator[tuple[RestCluster, list[bytes]]]:
-    """A client of a server that answers one connection each with these bytes; and the requests it got.
+    """A client of a server that sends one reply to each connection, and the requests that the server has received.
 
-    ``bytewise``: each byte is sent by itself. The client repeats nothing unless ``options`` say so, and never waits
-    before it does.
+    ``bytewise``: each byte is sent separately. By default, the client does not retry. It never waits before a retry.
     """
     requests: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -44,7 +43,7 @@ def saying(*replies: bytes, bytewise: bool = False, **options: Any) -> Iterator[
 
 
 def _request(connection: socket.socket) -> bytes:
-    """A whole request: what a server closes on unread, the client may see as a reset instead of the answer."""
+    """Read a whole request. If a server closes with unread data, the client may get a reset instead of the reply."""
     data = b""
     while (part := connection.recv(65536)) and not _is_whole(data := data + part):
         pass

@@ -1,4 +1,4 @@
-"""A server with TLS that knows its callers, certificates to be known by, and kubeconfigs that name it."""
+"""A TLS server that authenticates its clients, and their certificates and kubeconfigs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def openssl(*arguments: str) -> None:
 
 @dataclass(frozen=True)
 class Authority:
-    """A certificate authority in a folder, and what it has signed."""
+    """A certificate authority in a folder, and the certificates that it has signed."""
 
     folder: Path
 
@@ -67,9 +67,9 @@ class Authority:
 
 @dataclass
 class Door:
-    """A server that lets in the clients in ``known`` (headers ``Authorization``, or names of certificates).
+    """A server that accepts the clients in ``known``: ``Authorization`` headers or names of certificates.
 
-    It answers every GET with an empty list and remembers what it was asked, and by whom.
+    It answers every GET with an empty list, and records the requests and their clients.
     """
 
     port: int = 0
@@ -88,7 +88,7 @@ class Door:
 
 @contextmanager
 def door(authority: Authority | None = None, known: set[str] | None = None) -> Iterator[Door]:
-    """Serve one; with TLS if there is an authority."""
+    """Run a server, with TLS if an authority is given."""
     found = Door(known=known)
 
     class Handler(BaseHTTPRequestHandler):
@@ -112,7 +112,7 @@ def door(authority: Authority | None = None, known: set[str] | None = None) -> I
         daemon_threads = True
 
         def handle_error(self, request: Any, client_address: Any) -> None:
-            """A caller that does not trust us hangs up."""
+            """A client that does not trust the certificate disconnects."""
 
     with Server(("127.0.0.1", 0), Handler) as server:
         if authority is not None:
@@ -141,7 +141,7 @@ def kubeconfig(
     current: bool = True,
     **cluster: Any,
 ) -> str:
-    """Write a kubeconfig of one context; its path."""
+    """Write a kubeconfig with one context, and return its path."""
     context = {"cluster": name, "user": name, **({"namespace": namespace} if namespace else {})}
     document = {
         "apiVersion": "v1",

@@ -1,4 +1,4 @@
-"""Kubeconfigs and pods: which cluster is meant, whom it takes us for, and what is said when that does not work."""
+"""Configuration from kubeconfigs and pods: the cluster, the credentials, and the error messages."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture(autouse=True)
 def nothing_from_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The machine's own kubeconfig, pod and proxies are none of the tests' business."""
+    """Removes the kubeconfig, the service account and the proxies of this machine from the environment."""
     for name in (*os.environ,):
         if name.lower().endswith("_proxy") or name.startswith(("KUBECONFIG", "KUBERNETES_")):
             monkeypatch.delenv(name)
@@ -59,13 +59,13 @@ def list_pods(path: str, **options: Any) -> None:
 # Which cluster
 
 
-def test_the_current_context_and_its_namespace(tmp_path: Path) -> None:
+def test_current_context_determines_server_and_namespace(tmp_path: Path) -> None:
     path = kubeconfig(tmp_path / "config", "https://10.0.0.1:6443/", name="prod", namespace="research")
     found = client_config.load_config(path)
     assert (found.name, found.server, found.namespace) == ("prod", "https://10.0.0.1:6443", "research")
 
 
-def test_the_home_folders_file_and_the_default_namespace(tmp_path: Path) -> None:
+def test_kubeconfig_of_home_folder_has_default_namespace(tmp_path: Path) -> None:
     kubeconfig(tmp_path / "home" / ".kube" / "config", "https://home.test")
     assert (client_config.load_config().server, client_config.load_config().namespace) == (
         "https://home.test",
@@ -73,7 +73,7 @@ def test_the_home_folders_file_and_the_default_namespace(tmp_path: Path) -> None
     )
 
 
-def test_several_files_are_one_and_the_first_word_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_of_merged_kubeconfigs_takes_precedence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = kubeconfig(tmp_path / "a" / "one", "https://one.test", name="same", current=False)
     two = kubeconfig(tmp_path / "b" / "two", "https://two.test", name="same")
     three = kubeconfig(tmp_path / "c" / "three", "https://three.test", name="third")
@@ -85,7 +85,7 @@ def test_several_files_are_one_and_the_first_word_counts(tmp_path: Path, monkeyp
     assert client_config.load_config(context="third").server == "https://three.test"
 
 
-def test_files_are_meant_from_where_their_kubeconfig_is(tmp_path: Path) -> None:
+def test_relative_paths_resolve_from_folder_of_kubeconfig(tmp_path: Path) -> None:
     user = {
         "client-certificate": "me.crt",
         "client-key": "keys/me.key",
@@ -100,7 +100,9 @@ def test_files_are_meant_from_where_their_kubeconfig_is(tmp_path: Path) -> None:
     assert Path(found.user["exec"]["command"]) == folder / "login"
 
 
-def test_a_pod_is_in_its_own_cluster(tmp_path: Path, authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pod_uses_its_own_cluster_and_rereads_token(
+    tmp_path: Path, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, text in (("token", "one\n"), ("namespace", "research"), ("ca.crt", authority.text("ca.crt"))):
         (tmp_path / name).write_text(text)
     with door(authority, known={"Bearer one"}) as server:
@@ -110,7 +112,7 @@ def test_a_pod_is_in_its_own_cluster(tmp_path: Path, authority: Authority, monke
         assert (found.name, found.namespace) == ("in-cluster", "research")
         with found.cluster(retries=0) as cluster:
             cluster.list(PODS)
-            # The kubelet replaces the file before the token in it is over.
+            # The kubelet replaces the file before its token expires.
             (tmp_path / "token").write_text("two\n")
             server.known = {"Bearer two"}
             cluster.list(PODS)
@@ -124,21 +126,21 @@ def test_a_pod_is_in_its_own_cluster(tmp_path: Path, authority: Authority, monke
     assert client_config.in_cluster_config({}, tmp_path) is None
 
 
-def test_no_cluster_at_all_names_every_way_to_one() -> None:
+def test_missing_cluster_hint_lists_all_options() -> None:
     with pytest.raises(Unavailable) as raised:
         client_config.load_config()
     for way in ("tf-dist local up", "--kubeconfig", "--context", "$KUBECONFIG", "~/.kube/config"):
         assert way in raised.value.hint
 
 
-def test_a_context_that_no_file_has_is_a_mistake_that_no_other_try_mends() -> None:
+def test_context_without_kubeconfig_is_a_permanent_error() -> None:
     with pytest.raises(ClusterError, match="there is no context prod: no kubeconfig was found") as raised:
         client_config.load_config(context="prod")
     assert not isinstance(raised.value, Unavailable)
     assert raised.value.hint == "name its file: --kubeconfig FILE, $KUBECONFIG"
 
 
-def test_a_file_without_contexts_is_no_kubeconfig(tmp_path: Path) -> None:
+def test_file_without_contexts_is_reported(tmp_path: Path) -> None:
     (tmp_path / "config").write_text("kind: TFJob")
     with pytest.raises(ClusterError, match="current-context is not set") as raised:
         client_config.load_config(str(tmp_path / "config"))
@@ -166,7 +168,7 @@ def test_a_file_without_contexts_is_no_kubeconfig(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_reports_mistakes_in_a_kubeconfig(tmp_path: Path, text: str, says: str) -> None:
+def test_mistakes_in_kubeconfig_are_reported(tmp_path: Path, text: str, says: str) -> None:
     path = tmp_path / "config"
     path.write_text(text)
     with pytest.raises(ClusterError, match=says) as raised:
@@ -174,7 +176,7 @@ def test_reports_mistakes_in_a_kubeconfig(tmp_path: Path, text: str, says: str) 
     assert str(path) in str(raised.value) or "context a" in str(raised.value)
 
 
-def test_files_and_contexts_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_files_and_contexts_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = kubeconfig(tmp_path / "config", "https://a.test", name="production")
     with pytest.raises(ClusterError, match="there is no context prodution") as raised:
         client_config.load_config(path, "prodution")
@@ -189,7 +191,7 @@ def test_files_and_contexts_that_are_not_there(tmp_path: Path, monkeypatch: pyte
 # Trust
 
 
-def test_the_clusters_authority_is_trusted_and_no_other(tmp_path: Path, authority: Authority) -> None:
+def test_only_certificate_authority_of_cluster_is_trusted(tmp_path: Path, authority: Authority) -> None:
     with door(authority) as server:
         url = f"https://127.0.0.1:{server.port}"
         good, bad = authority.text("ca.crt"), authority.text("other-ca.crt")
@@ -204,7 +206,7 @@ def test_the_clusters_authority_is_trusted_and_no_other(tmp_path: Path, authorit
     assert len(server.requests) == 3
 
 
-def test_a_certificate_of_another_name(tmp_path: Path, authority: Authority) -> None:
+def test_certificate_must_match_server_name(tmp_path: Path, authority: Authority) -> None:
     trust = {"certificate-authority-data": data(authority.text("ca.crt"))}
     with door(authority) as server:
         url = f"https://localhost:{server.port}"
@@ -224,24 +226,24 @@ def test_a_certificate_of_another_name(tmp_path: Path, authority: Authority) -> 
         ({}, {"client-certificate-data": data("x"), "client-key-data": data("x")}, "client certificate and key"),
     ],
 )
-def test_certificates_that_are_none(tmp_path: Path, cluster: Any, user: Any, says: str) -> None:
+def test_invalid_certificates_are_reported(tmp_path: Path, cluster: Any, user: Any, says: str) -> None:
     path = kubeconfig(tmp_path / "config", "https://127.0.0.1:9", user=user, **cluster)
     with pytest.raises(ClusterError, match=says):
         list_pods(path)
 
 
-# Who we are
+# Credentials
 
 
 @contextmanager
 def known_as(authority: Authority, *known: str) -> Iterator[tuple[Door, str, dict[str, str]]]:
-    """A server that knows these only; its URL and how to trust it."""
+    """A server that accepts only these credentials, its URL, and the cluster fields to trust it."""
     with door(authority, set(known)) as server:
         trust = {"certificate-authority-data": data(authority.text("ca.crt"))}
         yield server, f"https://127.0.0.1:{server.port}", trust
 
 
-def test_a_client_certificate_leaves_no_file(
+def test_client_certificate_leaves_no_file(
     tmp_path: Path, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scratch = tmp_path / "scratch"
@@ -271,7 +273,7 @@ def test_a_client_certificate_leaves_no_file(
         assert written == []
 
 
-def test_a_certificate_and_a_key_of_another(tmp_path: Path, authority: Authority) -> None:
+def test_certificate_with_key_of_other_user_is_refused(tmp_path: Path, authority: Authority) -> None:
     user = {"client-certificate": authority.path("alice.crt"), "client-key": authority.path("bob.key")}
     path = kubeconfig(tmp_path / "config", "https://127.0.0.1:9", user=user)
     with pytest.raises(ClusterError, match="client certificate and key") as raised:
@@ -279,7 +281,7 @@ def test_a_certificate_and_a_key_of_another(tmp_path: Path, authority: Authority
     assert "belong together" in raised.value.hint
 
 
-def test_an_encrypted_key_asks_nobody_for_its_password(tmp_path: Path, authority: Authority) -> None:
+def test_encrypted_key_is_refused_without_password_prompt(tmp_path: Path, authority: Authority) -> None:
     locked = tmp_path / "locked.key"
     command = ["openssl", "pkcs8", "-topk8", "-in", authority.path("alice.key"), "-passout", "pass:x", "-out", locked]
     subprocess.run(command, check=True, capture_output=True)
@@ -288,7 +290,7 @@ def test_an_encrypted_key_asks_nobody_for_its_password(tmp_path: Path, authority
         list_pods(kubeconfig(tmp_path / "config", "https://127.0.0.1:9", user=user))
 
 
-def test_tokens_and_passwords(tmp_path: Path, authority: Authority) -> None:
+def test_tokens_and_passwords_are_sent(tmp_path: Path, authority: Authority) -> None:
     basic = f"Basic {data('jane:secret')}"
     with known_as(authority, "Bearer abc", basic) as (server, url, trust):
         list_pods(kubeconfig(tmp_path / "token", url, user={"token": "abc\n"}, **trust))
@@ -301,7 +303,7 @@ def test_tokens_and_passwords(tmp_path: Path, authority: Authority) -> None:
     assert [request.get("Authorization") for request in server.requests] == ["Bearer abc", basic, basic, "Bearer wrong"]
 
 
-def test_a_token_file_is_read_again(tmp_path: Path, authority: Authority) -> None:
+def test_token_file_is_reread(tmp_path: Path, authority: Authority) -> None:
     token = tmp_path / "token"
     token.write_text("one")
     with known_as(authority, "Bearer one") as (server, url, trust):
@@ -317,7 +319,7 @@ def test_a_token_file_is_read_again(tmp_path: Path, authority: Authority) -> Non
                 cluster.list(PODS)
 
 
-def test_acting_as_somebody_else(tmp_path: Path, authority: Authority) -> None:
+def test_impersonation_headers_are_sent(tmp_path: Path, authority: Authority) -> None:
     user = {"token": "abc", "as": "jane", "as-groups": ["team"], "as-uid": "7"}
     with known_as(authority, "Bearer abc") as (server, url, trust):
         list_pods(kubeconfig(tmp_path / "config", url, user=user, **trust))
@@ -329,7 +331,7 @@ def test_acting_as_somebody_else(tmp_path: Path, authority: Authority) -> None:
 
 
 @pytest.mark.parametrize("token", ["", " ", "a b\nc", "täöken"])
-def test_a_token_that_can_be_none(tmp_path: Path, token: str) -> None:
+def test_invalid_token_file_is_unauthorized(tmp_path: Path, token: str) -> None:
     (tmp_path / "token").write_text(token)
     path = kubeconfig(tmp_path / "config", "https://127.0.0.1:9", user={"tokenFile": "token"})
     with pytest.raises(Unauthorized) as raised:
@@ -343,7 +345,10 @@ API = "client.authentication.k8s.io/v1"
 
 
 def plugin(folder: Path, body: str, **fields: Any) -> dict[str, Any]:
-    """A user whose plugin is this Python code; ``give(**status)`` prints a credential, ``runs`` counts its runs."""
+    """A user with this Python code as login plugin.
+
+    In the code, ``give(**status)`` prints a credential, and ``runs`` is the number of runs.
+    """
     script = folder / "login"
     script.write_text(
         f"#!{sys.executable}\n"
@@ -366,7 +371,7 @@ def later(**time: float) -> str:
     return (datetime.now(UTC) + timedelta(**time)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def test_a_plugin_logs_in_once_and_again_when_its_token_is_refused(tmp_path: Path, authority: Authority) -> None:
+def test_plugin_runs_again_when_token_is_refused(tmp_path: Path, authority: Authority) -> None:
     user = plugin(tmp_path, f"give(token=f't{{runs}}', expirationTimestamp={later(hours=1)!r})")
     with known_as(authority, "Bearer t1") as (server, url, trust):
         path = kubeconfig(tmp_path / "config", url, user=user, **trust)
@@ -384,9 +389,7 @@ def test_a_plugin_logs_in_once_and_again_when_its_token_is_refused(tmp_path: Pat
 
 
 @pytest.mark.parametrize(("expiry", "least", "most"), [("hours=1", 3500, 3600), ("hours=-1", 1, 1), ("", None, None)])
-def test_a_plugins_token_is_used_for_as_long_as_it_says(
-    tmp_path: Path, expiry: str, least: float | None, most: float | None
-) -> None:
+def test_plugin_token_lifetime_is_read(tmp_path: Path, expiry: str, least: float | None, most: float | None) -> None:
     name, _, value = expiry.partition("=")
     moment = f", expirationTimestamp={later(**{name: float(value)})!r}" if expiry else ""
     user = plugin(tmp_path, f"give(token='t'{moment})")
@@ -395,7 +398,7 @@ def test_a_plugins_token_is_used_for_as_long_as_it_says(
     assert seconds is None if least is None or most is None else seconds is not None and least <= seconds <= most
 
 
-def test_a_plugin_may_give_a_certificate_and_then_another(tmp_path: Path, authority: Authority) -> None:
+def test_plugin_can_renew_certificate(tmp_path: Path, authority: Authority) -> None:
     body = (
         f"folder, name = pathlib.Path({str(authority.folder)!r}), 'alice' if runs == 1 else 'bob'\n"
         "give(clientCertificateData=(folder / f'{name}.crt').read_text(),"
@@ -410,7 +413,7 @@ def test_a_plugin_may_give_a_certificate_and_then_another(tmp_path: Path, author
     assert server.callers == ["alice", "alice", "bob"]
 
 
-def test_a_plugin_has_its_arguments_its_environment_and_the_cluster(tmp_path: Path, authority: Authority) -> None:
+def test_plugin_gets_arguments_environment_and_cluster(tmp_path: Path, authority: Authority) -> None:
     body = (
         "told = json.loads(os.environ['KUBERNETES_EXEC_INFO'])['spec']['cluster']\n"
         "give(token='-'.join([*sys.argv[1:], os.environ['WHO'], told['server'].partition(':')[0],"
@@ -433,7 +436,7 @@ def test_a_plugin_has_its_arguments_its_environment_and_the_cluster(tmp_path: Pa
         ("print('[]')", "login failed"),
     ],
 )
-def test_a_plugin_that_fails_says_why(tmp_path: Path, body: str, says: str) -> None:
+def test_plugin_failure_is_reported_with_reason(tmp_path: Path, body: str, says: str) -> None:
     path = kubeconfig(tmp_path / "config", "https://127.0.0.1:9", user=plugin(tmp_path, body))
     with pytest.raises(Unauthorized, match=says) as raised:
         list_pods(path, retries=3)
@@ -441,7 +444,7 @@ def test_a_plugin_that_fails_says_why(tmp_path: Path, body: str, says: str) -> N
     assert runs(tmp_path) == 1
 
 
-def test_a_plugin_that_is_not_installed(tmp_path: Path) -> None:
+def test_missing_plugin_is_reported_with_install_hint(tmp_path: Path) -> None:
     user = {"exec": {"apiVersion": API, "command": "no-such-login", "installHint": "apt install no-such-login"}}
     path = kubeconfig(tmp_path / "config", "https://127.0.0.1:9", user=user)
     with pytest.raises(Unauthorized, match="cannot run the login plugin no-such-login") as raised:
@@ -456,7 +459,7 @@ def test_a_plugin_that_is_not_installed(tmp_path: Path) -> None:
         {"auth-provider": {"name": "some-login", "config": {}}},
     ],
 )
-def test_without_the_official_client_it_is_said_what_to_install(
+def test_missing_official_client_is_reported_with_install_hint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: dict[str, Any]
 ) -> None:
     for module in [name for name in sys.modules if name.partition(".")[0] == "kubernetes"]:
@@ -478,7 +481,7 @@ def jwt(**claims: Any) -> str:
     return f"{part({'alg': 'none'})}.{part(claims)}.c2ln"
 
 
-def test_openid_connect(tmp_path: Path, authority: Authority) -> None:
+def test_openid_connect_token_is_used(tmp_path: Path, authority: Authority) -> None:
     token = jwt(exp=int(time.time()) + 86400)
     user = {"auth-provider": {"name": "oidc", "config": {"id-token": token}}}
     with known_as(authority, f"Bearer {token}") as (server, url, trust):
@@ -486,8 +489,8 @@ def test_openid_connect(tmp_path: Path, authority: Authority) -> None:
     assert len(server.requests) == 1
 
 
-def test_a_provider_leaves_no_file(tmp_path: Path, authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The official client writes the certificates of a kubeconfig into files, and removes them when Python ends."""
+def test_auth_provider_leaves_no_file(tmp_path: Path, authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The official client writes the certificates of a kubeconfig to files, and removes them when Python exits."""
     scratch, token = tmp_path / "scratch", jwt(exp=int(time.time()) + 86400)
     scratch.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
@@ -498,7 +501,7 @@ def test_a_provider_leaves_no_file(tmp_path: Path, authority: Authority, monkeyp
     assert list(scratch.iterdir()) == []
 
 
-def test_a_provider_that_nobody_knows(tmp_path: Path) -> None:
+def test_unknown_auth_provider_is_unauthorized(tmp_path: Path) -> None:
     user = {"auth-provider": {"name": "unheard-of", "config": {}}}
     path = kubeconfig(tmp_path / "config", "https://127.0.0.1:9", user=user)
     with pytest.raises(Unauthorized, match="the auth-provider unheard-of gave no token"):
@@ -528,14 +531,14 @@ def test_a_provider_that_nobody_knows(tmp_path: Path) -> None:
         ("https://api.test", {"HTTPS_PROXY": "http://p:1", "no_proxy": "*"}, ""),
     ],
 )
-def test_the_environments_proxy(server: str, environ: dict[str, str], proxy: str) -> None:
+def test_proxy_is_read_from_environment(server: str, environ: dict[str, str], proxy: str) -> None:
     assert proxy_for(server, environ=environ) == proxy
     assert proxy_for(server, "http://given:2", environ) == "http://given:2"
 
 
 @contextmanager
 def proxy() -> Iterator[tuple[str, list[str]]]:
-    """A proxy that tunnels one connection, or passes one request on; its URL and the first lines that it got."""
+    """A proxy that tunnels one connection, or forwards one request. Its URL, and the first line of the request."""
     asked: list[str] = []
 
     def pump(source: socket.socket, target: socket.socket) -> None:
@@ -572,7 +575,7 @@ def proxy() -> Iterator[tuple[str, list[str]]]:
         thread.join(60)
 
 
-def test_a_proxy_stands_between(tmp_path: Path, authority: Authority) -> None:
+def test_requests_go_through_proxy(tmp_path: Path, authority: Authority) -> None:
     login = f"Proxy-Authorization: Basic {data('me:p@ss')}"
     with known_as(authority, "Bearer abc") as (server, url, trust), proxy() as (between, asked):
         path = kubeconfig(tmp_path / "a", url, user={"token": "abc"}, **trust, **{"proxy-url": between})
@@ -586,13 +589,13 @@ def test_a_proxy_stands_between(tmp_path: Path, authority: Authority) -> None:
     assert plain.requests[0]["Host"] == f"127.0.0.1:{plain.port}"
 
 
-def test_a_proxy_that_is_none(tmp_path: Path) -> None:
+def test_invalid_proxy_url_is_refused(tmp_path: Path) -> None:
     path = kubeconfig(tmp_path / "a", "https://127.0.0.1:9", **{"proxy-url": "gopher://x:1"})
     with pytest.raises(ClusterError, match="is not a proxy"):
         client_config.load_config(path).cluster()
 
 
-def test_a_server_below_a_path(tmp_path: Path, authority: Authority) -> None:
+def test_server_url_may_have_path(tmp_path: Path, authority: Authority) -> None:
     with known_as(authority, "Bearer abc") as (server, url, trust):
         list_pods(kubeconfig(tmp_path / "a", f"{url}/k8s/clusters/c-1/", user={"token": "abc"}, **trust))
     assert server.paths == ["/k8s/clusters/c-1/api/v1/pods"]
@@ -606,7 +609,7 @@ QUOTAS = Resource("", "v1", "ResourceQuota", "resourcequotas")
 
 @pytest.fixture
 def space(kubeconfig: str) -> Iterator[str]:
-    """A namespace of the test's own on the real cluster."""
+    """A namespace of the real cluster for one test."""
     with client_config.load_config(kubeconfig).cluster() as cluster:
         name = f"kube-{os.getpid()}-{time.time_ns() % 1_000_000}"
         cluster.create(NAMESPACES, None, {"metadata": {"name": name}})
@@ -617,7 +620,7 @@ def space(kubeconfig: str) -> Iterator[str]:
 
 
 @pytest.mark.cluster
-def test_a_real_server_knows_us(kubeconfig: str, space: str) -> None:
+def test_real_server_accepts_kubeconfig(kubeconfig: str, space: str) -> None:
     with client_config.load_config(kubeconfig).cluster() as cluster:
         cluster.create(CONFIG_MAPS, space, {"metadata": {"name": "a"}, "data": {"x": "1"}})
         with cluster.watch(CONFIG_MAPS, space, fields="metadata.name=a") as events:
@@ -627,7 +630,7 @@ def test_a_real_server_knows_us(kubeconfig: str, space: str) -> None:
 
 
 @pytest.mark.cluster
-def test_commands_in_the_hint_of_a_refusal_grant_the_right(kubeconfig: str, space: str, tmp_path: Path) -> None:
+def test_commands_in_hint_grant_missing_permission(kubeconfig: str, space: str, tmp_path: Path) -> None:
     document = yaml.safe_load(Path(kubeconfig).read_text())
     document["users"][0]["user"]["as"] = "jane"
     limited = tmp_path / "limited"
@@ -647,17 +650,17 @@ def test_commands_in_the_hint_of_a_refusal_grant_the_right(kubeconfig: str, spac
             except Forbidden:
                 return False
 
-        until(allowed, 60)  # the authorizer learns of a role a moment later
+        until(allowed, 60)  # the authorizer notices the new role a moment later
 
 
 @pytest.mark.cluster
-def test_a_quota_that_is_used_up_is_told_from_a_missing_right(kubeconfig: str, space: str) -> None:
+def test_real_server_quota_error_is_quota_exceeded(kubeconfig: str, space: str) -> None:
     with client_config.load_config(kubeconfig).cluster() as cluster:
         quota = {"metadata": {"name": "small"}, "spec": {"hard": {"count/configmaps": "0"}}}
         cluster.create(QUOTAS, space, quota)
 
         def refused() -> bool:
-            """From a moment after the quota was made: the server's admission learns of it from a watch."""
+            """The admission of the server notices the quota a moment later, by a watch."""
             try:
                 cluster.create(CONFIG_MAPS, space, {"metadata": {"name": f"a-{uuid.uuid4().hex}"}})
             except QuotaExceeded as error:

@@ -1,4 +1,4 @@
-"""Connections to servers that misbehave: forms of answers, deadlines, and the end of waits."""
+"""Connections to faulty servers: forms of responses, deadlines, and cancellation."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ EVENT = json.dumps({"type": "ADDED", "object": {"metadata": {"name": "a"}}}).enc
         reply(200, zlib.compress(SMALL), "Content-Encoding: deflate"),
     ],
 )
-def test_an_answer_may_come_in_any_form_and_pieces(answer: bytes) -> None:
+def test_response_is_read_in_any_encoding_and_pieces(answer: bytes) -> None:
     with saying(answer, bytewise=True) as (client, _):
         assert client.get(CONFIG_MAPS, "default", "a") == json.loads(SMALL)
 
@@ -61,22 +61,22 @@ def test_an_answer_may_come_in_any_form_and_pieces(answer: bytes) -> None:
         reply(200, SMALL, "Content-Encoding: br"),
     ],
 )
-def test_an_answer_that_is_none_is_no_answer(answer: bytes) -> None:
+def test_malformed_response_is_unavailable(answer: bytes) -> None:
     with saying(answer) as (client, _), pytest.raises(Unavailable) as raised:
         client.get(CONFIG_MAPS, "default", "a")
     assert "0x" not in str(raised.value)
 
 
 @pytest.mark.parametrize("begun", [b"HTTP/1.1 200 OK\r\nX-Drop: ", CHUNKED])
-def test_a_whole_answer_has_a_deadline_however_it_drips(begun: bytes) -> None:
-    """Every read ends in time, the answer never does."""
+def test_slow_response_has_total_deadline(begun: bytes) -> None:
+    """Each read ends in time, but the response does not end."""
     drop = chunk(b" ") if begun == CHUNKED else b"x"
     limits: dict[str, Any] = {"retries": 0, "response_timeout": 0.3}
     with dripping(begun, drop) as url, RestCluster(url, **limits) as client, pytest.raises(Unavailable):
         client.list(PODS)
 
 
-def test_a_stream_has_no_deadline() -> None:
+def test_stream_has_no_deadline() -> None:
     limits: dict[str, Any] = {"retries": 0, "response_timeout": 0.1}
     later = time.monotonic() + 0.3
     with dripping(CHUNKED, chunk(EVENT)) as url, RestCluster(url, **limits) as client, client.watch(PODS) as events:
@@ -85,7 +85,7 @@ def test_a_stream_has_no_deadline() -> None:
 
 @contextmanager
 def dripping(begun: bytes, drop: bytes) -> Iterator[str]:
-    """A server whose answer to one client never ends: a drop now and then, until the client has gone."""
+    """A server whose response never ends. It sends a few bytes at a time until the client disconnects."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(60)
 
@@ -109,7 +109,7 @@ def dripping(begun: bytes, drop: bytes) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("header", ["", "Connection: close\r\n"])
-def test_cancelling_ends_an_answer_whose_body_has_begun(header: str) -> None:
+def test_cancel_ends_response_in_body(header: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as threads:
         listener.settimeout(60)
         with RestCluster(f"http://127.0.0.1:{listener.getsockname()[1]}", retries=0, timeout=60) as client:
@@ -118,7 +118,7 @@ def test_cancelling_ends_an_answer_whose_body_has_begun(header: str) -> None:
             with connection:
                 connection.settimeout(60)
                 connection.recv(65536)
-                body = b" " * (1 << 24)  # more than sockets hold: once it is sent, the client is reading it
+                body = b" " * (1 << 24)  # larger than socket buffers, so the client is reading when it is sent
                 head = f"HTTP/1.1 200 OK\r\n{header}Content-Length: {len(body) + 1}\r\n\r\n"
                 connection.sendall(head.encode() + body)
                 client.cancel()
@@ -127,7 +127,7 @@ def test_cancelling_ends_an_answer_whose_body_has_begun(header: str) -> None:
 
 
 @pytest.mark.parametrize(("limit", "connections"), [(3600.0, 1), (0.0, 2)])
-def test_an_idle_connection_is_not_used_again_as_a_proxy_may_have_forgotten_it(
+def test_connection_idle_beyond_limit_is_not_reused(
     monkeypatch: pytest.MonkeyPatch, limit: float, connections: int
 ) -> None:
     monkeypatch.setattr(connection_pool, "_IDLE_LIMIT", limit)

@@ -1,4 +1,4 @@
-"""Events on jobs: said once, counted up, and never too many."""
+"""Events of jobs: repeated events are counted, and the number of writes is limited."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STARTED = EmitEvent("Normal", "Started", "all pods run")
 
 
 class Counting:
-    """Passes calls on and counts those that write."""
+    """Forwards calls to a cluster and records them."""
 
     def __init__(self, inner: MemoryCluster) -> None:
         self._inner = inner
@@ -41,7 +41,7 @@ class Counting:
 
 
 class Desk:
-    """A recorder of events on one job."""
+    """A recorder with events of one job."""
 
     def __init__(self) -> None:
         self.clock = Clock()
@@ -75,7 +75,7 @@ def desk() -> Desk:
     return Desk()
 
 
-def test_an_event_is_about_the_job(desk: Desk) -> None:
+def test_event_involves_job(desk: Desk) -> None:
     desk.say()
     (event,) = desk.events()
     assert event["metadata"]["name"] == event_name(desk.job, STARTED)
@@ -91,7 +91,7 @@ def test_an_event_is_about_the_job(desk: Desk) -> None:
     assert event["source"] == {"component": "tf-dist"}
 
 
-def test_the_same_words_count_up_once_a_minute(desk: Desk) -> None:
+def test_repeated_event_is_written_once_a_minute(desk: Desk) -> None:
     for _ in range(13):
         desk.say(seconds=10)
     assert desk.counts() == [13]
@@ -100,14 +100,14 @@ def test_the_same_words_count_up_once_a_minute(desk: Desk) -> None:
     assert event["lastTimestamp"] > event["firstTimestamp"]
 
 
-def test_other_words_are_another_event(desk: Desk) -> None:
+def test_different_type_or_message_is_another_event(desk: Desk) -> None:
     desk.say()
     desk.say(EmitEvent("Warning", "Started", "all pods run"))
     desk.say(EmitEvent("Normal", "Started", "all pods but one run"))
     assert desk.counts() == [1, 1, 1]
 
 
-def test_the_next_driver_goes_on_counting(desk: Desk) -> None:
+def test_next_controller_continues_count(desk: Desk) -> None:
     for _ in range(5):
         desk.say(seconds=61)
     assert desk.counts() == [5]
@@ -119,7 +119,7 @@ def test_the_next_driver_goes_on_counting(desk: Desk) -> None:
     assert "get" not in desk.cluster.calls, "a driver may not read events"
 
 
-def test_the_next_driver_goes_on_counting_though_its_first_write_was_refused(desk: Desk) -> None:
+def test_next_controller_continues_count_after_refused_write(desk: Desk) -> None:
     for _ in range(5):
         desk.say(seconds=61)
     desk.writer = desk.another()
@@ -131,14 +131,14 @@ def test_the_next_driver_goes_on_counting_though_its_first_write_was_refused(des
     assert desk.counts() == [8]
 
 
-def test_an_event_that_the_server_forgot_is_written_anew(desk: Desk) -> None:
+def test_expired_event_is_created_again(desk: Desk) -> None:
     desk.say()
     desk.memory.delete(EVENTS, "default", event_name(desk.job, STARTED))
     desk.say(seconds=61)
     assert desk.counts() == [2]
 
 
-def test_after_an_hour_of_silence_it_is_news(desk: Desk) -> None:
+def test_count_restarts_after_an_hour(desk: Desk) -> None:
     desk.say()
     desk.memory.delete(EVENTS, "default", event_name(desk.job, STARTED))
     desk.say(seconds=3601)
@@ -146,7 +146,7 @@ def test_after_an_hour_of_silence_it_is_news(desk: Desk) -> None:
     assert desk.cluster.calls == ["create", "create"]
 
 
-def test_a_job_has_a_budget(desk: Desk) -> None:
+def test_events_of_job_are_rate_limited(desk: Desk) -> None:
     for number in range(100):
         desk.say(EmitEvent("Normal", "Noise", f"number {number}"))
     assert len(desk.events()) == 10
@@ -155,7 +155,7 @@ def test_a_job_has_a_budget(desk: Desk) -> None:
     assert len(desk.events()) == 25
 
 
-def test_what_the_budget_held_back_comes_when_it_is_said_again(desk: Desk) -> None:
+def test_suppressed_event_is_written_when_repeated_later(desk: Desk) -> None:
     for number in range(10):
         desk.say(EmitEvent("Normal", "Noise", f"number {number}"))
     desk.say()
@@ -164,7 +164,7 @@ def test_what_the_budget_held_back_comes_when_it_is_said_again(desk: Desk) -> No
     assert max(desk.counts()) == 2
 
 
-def test_a_refusal_stops_nothing(desk: Desk) -> None:
+def test_refused_write_does_not_stop_recorder(desk: Desk) -> None:
     desk.cluster.refuses = True
     desk.say()
     desk.cluster.refuses = False
@@ -172,7 +172,7 @@ def test_a_refusal_stops_nothing(desk: Desk) -> None:
     assert desk.counts() == [2]
 
 
-def test_a_clock_that_jumps_stops_nothing(desk: Desk) -> None:
+def test_clock_jump_does_not_stop_recorder(desk: Desk) -> None:
     desk.say()
     desk.say(seconds=-86_400)
     desk.say(seconds=61)
@@ -181,7 +181,7 @@ def test_a_clock_that_jumps_stops_nothing(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("name", ["a" * 253, "a" * 239 + "-" + "b" * 13, "x.y"])
-def test_the_name_of_an_event_is_a_name(name: str, desk: Desk) -> None:
+def test_event_name_is_valid(name: str, desk: Desk) -> None:
     stored = {**desk.job, "metadata": {**desk.job["metadata"], "name": name}}
     desk.writer.emit(TFJOBS, "default", stored, EmitEvent("Normal", "Long", "x" * 5000))
     (event,) = desk.events()
@@ -190,7 +190,7 @@ def test_the_name_of_an_event_is_a_name(name: str, desk: Desk) -> None:
     assert len(event["message"]) == 1024
 
 
-def test_memory_is_bounded(desk: Desk) -> None:
+def test_series_and_budgets_are_bounded(desk: Desk) -> None:
     budget = EventRateLimiter(desk.clock, burst=1000, most=5)
     writer = EventRecorder(desk.memory, desk.clock, "tf-dist", permission=lambda: math.inf, budget=budget, most=5)
     for number in range(50):
@@ -202,11 +202,11 @@ def test_memory_is_bounded(desk: Desk) -> None:
     assert len(budget._buckets) == 5
 
 
-# A thread of its own
+# With a thread
 
 
 class Door:
-    """Creations wait until it is open; ``refusals`` come first."""
+    """Creations wait until ``open`` is set. The first creations raise ``refusals``."""
 
     def __init__(self, inner: MemoryCluster, *refusals: Exception) -> None:
         self._inner = inner
@@ -236,7 +236,7 @@ def started(desk: Desk, door: Door, **settings: Any) -> tuple[EventRecorder, Cou
     return writer, results
 
 
-def test_nobody_waits_for_an_event_to_be_written_and_what_is_left_is_written_at_the_end(desk: Desk) -> None:
+def test_emit_does_not_block_and_stop_writes_remaining_events(desk: Desk) -> None:
     door = Door(desk.memory)
     writer, results = started(desk, door, burst=1, per_second=0.001)
     for number in range(5):
@@ -248,7 +248,7 @@ def test_nobody_waits_for_an_event_to_be_written_and_what_is_left_is_written_at_
     assert results == {"ok": 5}
 
 
-def test_more_than_the_queue_holds_is_dropped_and_counted(desk: Desk) -> None:
+def test_events_beyond_queue_size_are_dropped_and_counted(desk: Desk) -> None:
     door = Door(desk.memory)
     writer, results = started(desk, door, queue=3)
     writer.emit(TFJOBS, "default", desk.job, noise(0))
@@ -260,7 +260,7 @@ def test_more_than_the_queue_holds_is_dropped_and_counted(desk: Desk) -> None:
     assert results == {"Dropped": 2, "ok": 4}
 
 
-def test_what_is_said_again_before_it_is_written_is_one_write(desk: Desk) -> None:
+def test_repeats_before_write_are_one_write(desk: Desk) -> None:
     door = Door(desk.memory)
     writer, _ = started(desk, door)
     writer.emit(TFJOBS, "default", desk.job, noise(0))
@@ -272,7 +272,7 @@ def test_what_is_said_again_before_it_is_written_is_one_write(desk: Desk) -> Non
     assert sorted(desk.counts()) == [1, 4]
 
 
-def test_a_server_that_takes_none_at_present_is_asked_again(desk: Desk) -> None:
+def test_throttled_event_is_retried(desk: Desk) -> None:
     door = Door(desk.memory, Throttled("busy", after=0.001))
     writer, results = started(desk, door)
     door.open.set()
@@ -282,7 +282,7 @@ def test_a_server_that_takes_none_at_present_is_asked_again(desk: Desk) -> None:
     writer.stop()
 
 
-def test_a_server_that_takes_none_holds_up_no_end(desk: Desk) -> None:
+def test_stop_does_not_wait_for_throttling_server(desk: Desk) -> None:
     door = Door(desk.memory, *(Throttled("busy", after=3600.0) for _ in range(3)))
     writer, results = started(desk, door)
     writer.emit(TFJOBS, "default", desk.job, STARTED)
@@ -293,7 +293,7 @@ def test_a_server_that_takes_none_holds_up_no_end(desk: Desk) -> None:
 
 
 class Lossy(Door):
-    """Creations whose message ``fails`` says so do, with an Unavailable; what they create is there when ``done``."""
+    """Creations raise Unavailable if ``fails(message)``. If ``done``, they create the event before they raise."""
 
     def __init__(self, inner: MemoryCluster, *, fails: Callable[[str], bool], done: bool = False) -> None:
         super().__init__(inner)
@@ -314,11 +314,11 @@ class Lossy(Door):
         return self._inner.patch(*args)
 
 
-def test_one_that_the_server_does_not_take_holds_up_no_other(desk: Desk) -> None:
+def test_failing_event_does_not_delay_others(desk: Desk) -> None:
     door = Lossy(desk.memory, fails=lambda message: message == "number 0")
     writer, results = started(desk, door, monotonic=desk.clock)
     writer.emit(TFJOBS, "default", desk.job, *(noise(number) for number in range(5)))
-    until(lambda: results == {"Unavailable": 1, "ok": 4}, 30)  # no time has gone by
+    until(lambda: results == {"Unavailable": 1, "ok": 4}, 30)  # the clock has not advanced
     for tries in range(2, 6):
         desk.clock.now += 10.0
         writer.emit(TFJOBS, "default", desk.job, noise(tries * 10))
@@ -328,7 +328,7 @@ def test_one_that_the_server_does_not_take_holds_up_no_other(desk: Desk) -> None
     assert len(desk.events()) == 8
 
 
-def test_a_server_may_ask_for_a_pause_of_seconds_not_of_hours(desk: Desk) -> None:
+def test_long_retry_after_is_shortened(desk: Desk) -> None:
     door = Door(desk.memory, Throttled("busy", after=3600.0))
     door.open.set()
     writer, results = started(desk, door, monotonic=desk.clock)
@@ -340,7 +340,7 @@ def test_a_server_may_ask_for_a_pause_of_seconds_not_of_hours(desk: Desk) -> Non
     writer.stop()
 
 
-def test_a_defect_does_not_end_the_thread(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+def test_error_does_not_end_thread(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
     door = Door(desk.memory, ValueError("a defect"))
     door.open.set()
     writer, results = started(desk, door)
@@ -352,7 +352,7 @@ def test_a_defect_does_not_end_the_thread(desk: Desk, caplog: pytest.LogCaptureF
 
 
 class Slow:
-    """The creation of an event that is there already lasts until its driver's time to stop is over."""
+    """The creation of an existing event lasts until the deadline of the recorder's stop has passed."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -371,7 +371,7 @@ class Slow:
         return {}
 
 
-def test_nothing_is_written_once_the_time_to_stop_is_over(desk: Desk) -> None:
+def test_recorder_writes_nothing_after_stop_deadline(desk: Desk) -> None:
     slow = Slow(desk.clock)
     writer, results = started(desk, slow, monotonic=desk.clock)  # type: ignore[arg-type]
     writer.emit(TFJOBS, "default", desk.job, STARTED)
@@ -385,7 +385,7 @@ def routine(number: int) -> EmitEvent:
     return EmitEvent("Normal", "SuccessfulCreatePod", f"pod {number}", routine=True)
 
 
-def test_routine_events_wait_for_the_others_and_are_dropped_before_them(desk: Desk) -> None:
+def test_routine_events_have_lower_priority(desk: Desk) -> None:
     door = Lossy(desk.memory, fails=lambda _: False)
     door.open.clear()
     writer, results = started(desk, door, queue=4)
@@ -400,7 +400,7 @@ def test_routine_events_wait_for_the_others_and_are_dropped_before_them(desk: De
     assert door.tried == ["number 0", "number 1", "number 2", "number 3", "pod 0"]
 
 
-def test_an_event_whose_answer_was_lost_is_counted_once(desk: Desk) -> None:
+def test_event_with_lost_response_is_counted_once(desk: Desk) -> None:
     lost = iter([True])
     door = Lossy(desk.memory, fails=lambda _: next(lost, False), done=True)
     writer, results = started(desk, door, monotonic=desk.clock)
@@ -416,13 +416,13 @@ def test_an_event_whose_answer_was_lost_is_counted_once(desk: Desk) -> None:
     assert sorted(desk.counts()) == [1, 2]
 
 
-def test_what_waits_holds_no_more_than_is_written(desk: Desk) -> None:
+def test_queued_message_is_truncated(desk: Desk) -> None:
     due = desk.writer._due(TFJOBS, "default", desk.job, EmitEvent("Normal", "Created", "x" * 40_000))
     assert due is not None
     assert len(due.body["message"]) == 1024
 
 
-def test_who_may_not_write_any_more_writes_no_event(desk: Desk) -> None:
+def test_recorder_without_leadership_writes_no_event(desk: Desk) -> None:
     def permission() -> float:
         raise LeadershipLost("another drives")
 
@@ -432,7 +432,7 @@ def test_who_may_not_write_any_more_writes_no_event(desk: Desk) -> None:
 
 
 @given(steps=st.lists(st.tuples(st.floats(0, 100), st.sampled_from("ab")), max_size=200))
-def test_no_budget_is_ever_overspent(steps: list[tuple[float, str]]) -> None:
+def test_rate_limiter_never_exceeds_budget(steps: list[tuple[float, str]]) -> None:
     now = 0.0
     budget = EventRateLimiter(lambda: now, burst=3, every=10.0)
     granted: dict[str, list[float]] = {"a": [], "b": []}

@@ -1,4 +1,4 @@
-"""What a cache keeps is the newest version of each object, in any order of versions."""
+"""The cache keeps the newest version of each object, in whatever order the versions arrive."""
 
 from __future__ import annotations
 
@@ -26,18 +26,16 @@ def group_of(stored: dict[str, Any]) -> str:
     ("text", "number"),
     [("7", 7), ("9" * 20, 10**20 - 1), ("9" * 21, 0), ("", 0), (None, 0), ("-1", 0), ("1a", 0)],
 )
-def test_a_version_is_a_number_of_up_to_64_bits_or_none_at_all(text: str | None, number: int) -> None:
+def test_invalid_resource_version_is_zero(text: str | None, number: int) -> None:
     assert parse_resource_version(text) == number
 
 
 @pytest.mark.parametrize(("namespace", "key"), [({"namespace": "n"}, ("n", "a")), ({}, ("", "a"))])
-def test_objects_of_the_same_name_are_told_apart_by_their_namespace(
-    namespace: dict[str, str], key: tuple[str, str]
-) -> None:
+def test_object_key_contains_namespace(namespace: dict[str, str], key: tuple[str, str]) -> None:
     assert object_key({"metadata": {"name": "a", **namespace}}) == key
 
 
-def test_a_newer_version_replaces_an_older_and_never_the_other_way() -> None:
+def test_only_newer_version_replaces_object() -> None:
     cache = Indexer()
     assert cache.put(item("a", 5)) is not None
     assert cache.put(item("a", 4)) is None
@@ -48,7 +46,7 @@ def test_a_newer_version_replaces_an_older_and_never_the_other_way() -> None:
     assert cache.get(("", "a")) == item("a", 10)
 
 
-def test_versions_that_are_no_numbers_replace_one_another() -> None:
+def test_versions_that_are_not_numbers_replace_each_other() -> None:
     cache = Indexer()
     cache.put(item("a", "x"))
     assert cache.put(item("a", "x")) is None
@@ -61,9 +59,7 @@ def test_versions_that_are_no_numbers_replace_one_another() -> None:
     ("known", "deleted", "goes"),
     [(2, 1, False), (9, 8, False), (9, 9, True), (9, 10, True), (9, "x", True), ("x", 9, True)],
 )
-def test_a_deletion_takes_what_is_no_newer_and_one_without_a_number_whatever_there_is(
-    known: int | str, deleted: int | str, goes: bool
-) -> None:
+def test_deletion_does_not_remove_newer_version(known: int | str, deleted: int | str, goes: bool) -> None:
     cache = Indexer()
     cache.put(item("a", known))
     assert (cache.remove(item("a", deleted)) is not None) is goes
@@ -74,9 +70,7 @@ def test_a_deletion_takes_what_is_no_newer_and_one_without_a_number_whatever_the
     ("followed", "answered", "news"),
     [(0, 1, True), (5, 4, False), (5, 5, False), (5, 6, True), (5, "x", True)],
 )
-def test_an_answer_is_news_if_it_is_newer_than_all_that_was_followed(
-    followed: int, answered: int | str, news: bool
-) -> None:
+def test_response_is_cached_if_newer_than_last_watched_version(followed: int, answered: int | str, news: bool) -> None:
     cache = Indexer()
     if followed:
         cache.replace([], followed)
@@ -84,7 +78,7 @@ def test_an_answer_is_news_if_it_is_newer_than_all_that_was_followed(
     assert len(cache) == news
 
 
-def test_a_deletion_does_not_take_what_came_after_it() -> None:
+def test_deletion_does_not_remove_recreated_object() -> None:
     cache = Indexer()
     cache.put(item("a", 9, uid="second"))
     assert cache.remove(item("a", 7, uid="first")) is None
@@ -94,7 +88,7 @@ def test_a_deletion_does_not_take_what_came_after_it() -> None:
     assert len(cache) == 0
 
 
-def test_a_list_takes_what_it_lacks_unless_that_is_newer() -> None:
+def test_list_removes_missing_objects_unless_newer() -> None:
     cache = Indexer()
     for name, version in (("old", 6), ("new", 8), ("kept", 4)):
         cache.put(item(name, version))
@@ -114,7 +108,7 @@ def test_a_list_takes_what_it_lacks_unless_that_is_newer() -> None:
     ],
     ids=["removed", "discarded", "made anew", "lacking in a list", "made anew in a list"],
 )
-def test_an_object_that_leaves_is_announced_while_it_can_still_be_read(drop: Callable[[Indexer], object]) -> None:
+def test_removal_is_announced_while_object_is_still_readable(drop: Callable[[Indexer], object]) -> None:
     def leaves(stored: dict[str, Any]) -> None:
         announced.append((stored, cache.get(object_key(stored)), cache.group("g")))
 
@@ -129,8 +123,8 @@ def test_an_object_that_leaves_is_announced_while_it_can_still_be_read(drop: Cal
     assert announced == [(last, last, [last])]
 
 
-def test_a_server_that_was_set_back_and_has_overtaken_us_since_is_believed() -> None:
-    """A list that is newer than all we have, and shows an object as it was before: what we have of it never was."""
+def test_newer_list_replaces_object_with_older_version() -> None:
+    """A list that is newer than the cache contains an older version of an object. The cached version is invalid."""
     cache = Indexer(group_of)
     cache.put(item("a", 8, group="g"))
     cache.put(item("newer", 12))
@@ -141,8 +135,8 @@ def test_a_server_that_was_set_back_and_has_overtaken_us_since_is_believed() -> 
     assert cache.group("g") == []
 
 
-def test_a_server_that_was_set_back_gives_a_version_to_something_else() -> None:
-    """What was known by that version never was; where nothing is known of a restoration, a version says it all."""
+def test_doubted_list_replaces_object_with_equal_version() -> None:
+    """The cached object with this version is invalid. Without a restoration, equal versions mean equal objects."""
     cache = Indexer(group_of)
     cache.put(item("a", 8, group="g"))
     cache.put(item("b", 4))
@@ -158,7 +152,7 @@ def test_a_server_that_was_set_back_gives_a_version_to_something_else() -> None:
     [(8, 1, 10, 1), (10, 3, 10, 3), (11, 3, 10, 11), (8, "x", 10, "x")],
     ids=["the first version", "as new as the list", "newer than the list", "no number"],
 )
-def test_list_with_another_version_is_at_most_one_change(
+def test_list_with_another_version_causes_at_most_one_change(
     known: int, listed: int | str, at: int, shown: int | str
 ) -> None:
     cache = Indexer()
@@ -168,7 +162,7 @@ def test_list_with_another_version_is_at_most_one_change(
     assert len(changes) == (shown != known)
 
 
-def test_a_server_that_was_set_back_is_believed() -> None:
+def test_list_of_restored_server_replaces_newer_objects() -> None:
     cache = Indexer()
     cache.put(item("kept", 3))
     cache.put(item("never-was", 9))
@@ -181,7 +175,7 @@ def test_a_server_that_was_set_back_is_believed() -> None:
     assert cache.put_response(item("changed", 5)) is not None
 
 
-def test_an_expected_deletion_shows_until_news_comes() -> None:
+def test_expected_deletion_is_visible_until_next_version() -> None:
     cache = Indexer()
     cache.put(item("a", 1))
     assert cache.mark_deleting(("", "a"), "other", "now") is None
@@ -194,7 +188,7 @@ def test_an_expected_deletion_shows_until_news_comes() -> None:
     assert cache.get(("", "a")) == item("a", 2)
 
 
-def test_a_group_follows_its_members() -> None:
+def test_group_contains_current_members() -> None:
     cache = Indexer(group_of)
     cache.put(item("a", 1, group="x"))
     cache.put(item("b", 2, group="x"))
@@ -206,8 +200,8 @@ def test_a_group_follows_its_members() -> None:
     assert cache.group("x") == []
 
 
-def test_a_reader_waits_for_no_writer() -> None:
-    """An event loop reads: a writer that was stopped in the middle, while others run, must not stop it."""
+def test_reader_does_not_wait_for_writer() -> None:
+    """An event loop reads the cache. A writer thread that is suspended during a write must not block it."""
 
     def leaves(_: dict[str, Any]) -> None:
         writing.set()
@@ -226,7 +220,7 @@ def test_a_reader_waits_for_no_writer() -> None:
     assert found == [[item("a", 1, group="x")]] * 3
 
 
-def test_an_object_that_changes_is_never_missing_while_it_is_read(fast_switches: None) -> None:
+def test_changing_object_is_never_missing_for_readers(fast_switches: None) -> None:
     cache = Indexer(group_of)
     names = [f"{number:02}" for number in range(20)]
     cache.replace([item(name, 1, group="x") for name in names], 1)
@@ -253,7 +247,7 @@ def test_an_object_that_changes_is_never_missing_while_it_is_read(fast_switches:
 
 @pytest.fixture
 def fast_switches() -> Iterator[None]:
-    """Threads take turns as often as they can."""
+    """Threads switch as often as possible."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -262,7 +256,7 @@ def fast_switches() -> Iterator[None]:
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[tuple[str, dict[str, Any]]]:
-    """What happened to a few objects, in the order of the versions: each was written or deleted."""
+    """Writes and deletions of a few objects, in the order of their versions."""
     alive: dict[str, int] = {}
     history = []
     for version in range(1, draw(st.integers(1, 25)) + 1):
@@ -277,10 +271,10 @@ def histories(draw: st.DrawFn) -> list[tuple[str, dict[str, Any]]]:
 
 
 @given(histories(), st.data())
-def test_a_watch_a_list_and_the_answers_to_writes_come_together_to_the_truth(
+def test_watch_lists_and_responses_converge_to_server_state(
     history: list[tuple[str, dict[str, Any]]], data: st.DataObject
 ) -> None:
-    """The watch brings everything in order; lists are made at any moment; answers to writes come early or late."""
+    """The watch sends all changes in order. Lists are made at any time. Responses to writes come early or late."""
     cache = Indexer(group_of)
     at = 0
     truth: dict[str, dict[str, Any]] = {}

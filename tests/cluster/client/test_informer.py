@@ -1,4 +1,4 @@
-"""The informer against a server that misbehaves: its cache comes out right, and it asks exactly what it has to."""
+"""The informer and a faulty server: the cache becomes correct, with exactly the necessary requests."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SECONDS = 60
 
 @dataclass
 class Scene:
-    """An informer, its server, and all that it told."""
+    """An informer, its server, and the calls of its callbacks."""
 
     server: FlakyServer
     client: RestCluster
@@ -62,18 +62,18 @@ class Scene:
         return 0.0
 
     def rows(self) -> list[str]:
-        """The cache: ``name@version`` of everything in it."""
+        """The objects in the cache, as ``name@version``."""
         return sorted(_short(obj) for obj in self.informer.items())
 
     def told(self, *changes: str) -> None:
-        """It comes to tell exactly these, which is a moment after the cache shows them."""
+        """Wait until the informer has reported exactly these changes, which may be shortly after they are cached."""
         try:
             until(lambda: self.changes == [*changes], SECONDS, every=0.005)
         except AssertionError:
             assert self.changes == [*changes]
 
     def expect(self, rows: list[str], asked: list[str]) -> None:
-        """It comes to hold this, after exactly these requests."""
+        """Wait until the cache has these rows, after exactly these requests."""
         try:
             until(lambda: self.rows() == rows and self.server.said() == asked, SECONDS, every=0.005)
         except AssertionError:
@@ -115,11 +115,11 @@ def following(
 both_kinds = pytest.mark.parametrize("resource", [PODS, TFJOBS], ids=["pods", "custom"])
 
 
-# The eight faults of every API server's life.
+# Common faults of API servers.
 
 
 @both_kinds
-def test_a_watch_that_ends_goes_on_at_the_last_version(resource: Resource) -> None:
+def test_watch_resumes_at_last_version(resource: Resource) -> None:
     def script(s: Scene) -> list[Answer]:
         return [
             listed(5, s.obj("a", 3)),
@@ -137,7 +137,7 @@ def test_a_watch_that_ends_goes_on_at_the_last_version(resource: Resource) -> No
 
 
 @both_kinds
-def test_a_bookmark_is_where_it_goes_on(resource: Resource) -> None:
+def test_watch_resumes_at_bookmark(resource: Resource) -> None:
     def script(s: Scene) -> list[Answer]:
         return [
             listed(5, s.obj("a", 3)),
@@ -152,7 +152,7 @@ def test_a_bookmark_is_where_it_goes_on(resource: Resource) -> None:
 
 @both_kinds
 @pytest.mark.parametrize("refusal", [watched(gone()), Refusal(410)], ids=["in the stream", "HTTP"])
-def test_gone_lists_anew(resource: Resource, refusal: Answer) -> None:
+def test_gone_causes_relist(resource: Resource, refusal: Answer) -> None:
     def script(s: Scene) -> list[Answer]:
         return [
             listed(5, s.obj("a", 3), s.obj("b", 4), s.obj("c", 5)),
@@ -171,7 +171,7 @@ def test_gone_lists_anew(resource: Resource, refusal: Answer) -> None:
 
 @both_kinds
 @pytest.mark.parametrize("refusal", [watched(gone()), Refusal(410)], ids=["in the stream", "HTTP"])
-def test_gone_again_and_again_lists_each_time_and_pauses(resource: Resource, refusal: Answer) -> None:
+def test_repeated_gone_relists_with_growing_pauses(resource: Resource, refusal: Answer) -> None:
     rounds = 6
 
     def script(s: Scene) -> list[Answer]:
@@ -181,14 +181,14 @@ def test_gone_again_and_again_lists_each_time_and_pauses(resource: Resource, ref
     with following(script, resource) as scene:
         each = [asked for n in range(1, rounds + 1) for asked in ("list", f"watch {10 * n}")]
         scene.expect(["b@99"], [*each, "list", "watch 100"])
-        # The first may be tried at once; a server that goes on refusing is left alone for longer and longer.
+        # The first retry may be immediate. If the server keeps refusing, the pauses become longer.
         assert len(scene.failures) >= rounds - 1
         assert max(scene.failures) >= rounds - 1
 
 
 @both_kinds
 @pytest.mark.parametrize("end", [End.RESET, End.CUT])
-def test_a_line_cut_in_the_middle(resource: Resource, end: End) -> None:
+def test_watch_resumes_after_truncated_line(resource: Resource, end: End) -> None:
     read = threading.Event()
 
     def script(s: Scene) -> list[Answer]:
@@ -208,7 +208,7 @@ def test_a_line_cut_in_the_middle(resource: Resource, end: End) -> None:
 
 
 @both_kinds
-def test_a_servers_wish_to_wait_is_kept(resource: Resource) -> None:
+def test_retry_after_is_respected(resource: Resource) -> None:
     def script(s: Scene) -> list[Answer]:
         return [
             Refusal(429, retry_after=1),
@@ -226,8 +226,8 @@ def test_a_servers_wish_to_wait_is_kept(resource: Resource) -> None:
 
 @both_kinds
 @pytest.mark.parametrize("silence", [Silence(), watched()], ids=["before the answer", "in the stream"])
-def test_a_silent_connection_is_given_up(resource: Resource, silence: Answer) -> None:
-    """What is asked decides about the answer: on a busy machine, what is not silent may be given up, too."""
+def test_silent_connection_is_abandoned(resource: Resource, silence: Answer) -> None:
+    """The answer depends on the request, because on a busy machine, the client may also give up other connections."""
     stall, begun = 0.3, time.monotonic()
     scenes: list[Scene] = []
     silent = iter([silence])
@@ -247,7 +247,7 @@ def test_a_silent_connection_is_given_up(resource: Resource, silence: Answer) ->
                 return watched()
 
     with following(script, resource, last=answer, stall=stall) as scene:
-        # What follows is as silent as before, so it asks again from time to time.
+        # The next watches are silent, too, so the informer repeats them.
         until(lambda: scene.rows() == ["a@8"] and scene.server.said()[-2:] == ["watch 8"] * 2, SECONDS, every=0.005)
         said, seconds = scene.server.said(), time.monotonic() - begun
         assert [what for what, _ in groupby(said)] == ["list", "watch 5", "watch 8"]
@@ -259,7 +259,7 @@ def test_a_silent_connection_is_given_up(resource: Resource, silence: Answer) ->
 # Lists
 
 
-def test_nothing_of_a_list_shows_before_its_last_page() -> None:
+def test_list_is_cached_only_after_last_page() -> None:
     allowed = threading.Event()
 
     def script(s: Scene) -> list[Answer]:
@@ -275,7 +275,7 @@ def test_nothing_of_a_list_shows_before_its_last_page() -> None:
         assert scene.rows() == ["a@3", "b@4"]
 
 
-def test_an_older_list_is_not_believed() -> None:
+def test_older_list_is_ignored() -> None:
     def script(s: Scene) -> list[Answer]:
         return [
             listed(50, s.obj("a", 40)),
@@ -291,8 +291,8 @@ def test_an_older_list_is_not_believed() -> None:
         assert scene.failures
 
 
-def test_retries_soon_when_a_server_returns_with_older_lists() -> None:
-    """A restored server: only after some older lists is it believed, and until then nothing new is seen."""
+def test_retries_soon_when_server_returns_with_older_lists() -> None:
+    """The informer accepts the older lists of a restored server only after several of them."""
 
     def script(s: Scene) -> list[Answer]:
         away = [Refusal(503) for _ in range(5)]
@@ -304,10 +304,10 @@ def test_retries_soon_when_a_server_returns_with_older_lists() -> None:
         assert scene.failures[-8:] == [1, 2, 3, 4, 5, 0, 1, 2]
 
 
-def test_reports_a_restored_server_once() -> None:
-    """What follows other kinds may have been overtaken by the restored server, and notices nothing.
+def test_restored_server_is_reported_once() -> None:
+    """Informers of other kinds may not notice the restoration, if the server's version is newer than theirs.
 
-    It is reported before the changes, so that nobody decides about them with what other kinds were before.
+    The report comes before the changes, so that no decision uses these changes with outdated objects of other kinds.
     """
     said: list[tuple[int, list[str]]] = []
 
@@ -321,8 +321,8 @@ def test_reports_a_restored_server_once() -> None:
         scene.told("->a@48", "a@48>a@40")
 
 
-def test_a_server_that_was_set_back_and_has_overtaken_us_since_is_noticed_by_what_a_list_shows() -> None:
-    """It is said once: a list that is made because of it says nothing."""
+def test_restored_server_with_newer_version_is_detected_by_older_object() -> None:
+    """The restoration is reported once, and not again by the relist that follows."""
     said: list[int] = []
 
     def script(s: Scene) -> list[Answer]:
@@ -337,8 +337,8 @@ def test_a_server_that_was_set_back_and_has_overtaken_us_since_is_noticed_by_wha
         assert said == [3]
 
 
-def test_where_the_server_is_known_to_be_set_back_an_older_list_is_taken_at_once() -> None:
-    """And is not reported: who asked for it knows."""
+def test_doubted_relist_accepts_older_list_immediately() -> None:
+    """The restoration is not reported, because the caller that requested the list knows it."""
     said: list[int] = []
 
     def script(s: Scene) -> list[Answer]:
@@ -351,8 +351,8 @@ def test_where_the_server_is_known_to_be_set_back_an_older_list_is_taken_at_once
         assert said == []
 
 
-def test_a_server_that_was_away_for_long_is_asked_for_a_list() -> None:
-    """It may have been set back meanwhile, and its versions be newer than ours already: a watch would show nothing."""
+def test_long_outage_causes_relist() -> None:
+    """The server may have been restored, and already have newer versions. A watch would not show the difference."""
     said: list[int] = []
 
     def script(s: Scene) -> list[Answer]:
@@ -366,8 +366,8 @@ def test_a_server_that_was_away_for_long_is_asked_for_a_list() -> None:
         assert len(said) == 1
 
 
-def test_a_server_that_has_just_started_is_asked_for_a_list() -> None:
-    """One that refuses everybody at first may have been restored as well as one that was away for long."""
+def test_starting_server_causes_relist() -> None:
+    """A server that refuses requests after its start may have been restored."""
 
     def script(s: Scene) -> list[Answer]:
         begin = [listed(50, s.obj("a", 48), s.obj("b", 49)), watched(end=End.RESET)]
@@ -377,8 +377,8 @@ def test_a_server_that_has_just_started_is_asked_for_a_list() -> None:
         scene.expect(["a@40"], ["list", "watch 50", "watch 50", "list", "watch 54"])
 
 
-def test_says_once_that_an_outage_is_over_before_what_has_changed() -> None:
-    """The caches of other kinds may be older than the outage: with them nothing may be decided about the changes."""
+def test_recovery_is_reported_once_before_changes() -> None:
+    """The caches of other kinds may be older than the outage, so no decision may use them with the new changes."""
     said: list[tuple[bool, list[str]]] = []
 
     def recovered(since: float) -> None:
@@ -394,8 +394,8 @@ def test_says_once_that_an_outage_is_over_before_what_has_changed() -> None:
         assert said == [(True, ["->b@49"])]
 
 
-def test_a_busy_server_is_not_asked_for_a_list() -> None:
-    """It answers, so it was not away, and a list is what costs it most."""
+def test_throttling_server_causes_no_relist() -> None:
+    """A throttling server is not in an outage, and a list is its most expensive request."""
 
     def script(s: Scene) -> list[Answer]:
         return [listed(50, s.obj("a", 48)), *[Refusal(429)] * 8, watched(event("MODIFIED", s.obj("a", 51)))]
@@ -404,8 +404,8 @@ def test_a_busy_server_is_not_asked_for_a_list() -> None:
         scene.expect(["a@51"], ["list", *["watch 50"] * 9])
 
 
-def test_a_server_whose_failures_took_long_is_asked_for_a_list() -> None:
-    """Two of them are enough, if each took seconds."""
+def test_slow_failures_cause_relist() -> None:
+    """Two failures are enough if each takes seconds."""
 
     class SlowRuntime(ThreadRuntime):
         """Each failure takes three seconds."""
@@ -428,8 +428,8 @@ def test_a_server_whose_failures_took_long_is_asked_for_a_list() -> None:
         scene.expect(["a@40"], ["list", "watch 50", *["watch 51"] * 2, "list", "watch 54"])
 
 
-def test_an_own_write_outlives_no_server_that_was_set_back_and_has_overtaken_all_that_was_followed() -> None:
-    """A list is newer than all that was followed, and yet older than what the server has answered before it."""
+def test_own_write_is_dropped_after_restoration_of_server() -> None:
+    """A list is newer than the last watched version, but older than the response to a write."""
     answered = threading.Event()
     said: list[int] = []
 
@@ -448,7 +448,7 @@ def test_an_own_write_outlives_no_server_that_was_set_back_and_has_overtaken_all
 # The cache
 
 
-def test_shows_own_writes_before_the_watch_confirms_them() -> None:
+def test_own_writes_are_cached_before_watch_confirms_them() -> None:
     written = threading.Event()
 
     def script(s: Scene) -> list[Answer]:
@@ -461,12 +461,12 @@ def test_shows_own_writes_before_the_watch_confirms_them() -> None:
         scene.informer.put(scene.obj("a", 7))
         assert scene.rows() == ["a@8"]
         written.set()
-        # It goes on where the watch was: a write of its own says nothing about what others have done meanwhile.
+        # The watch continues at its last version, because an own write does not show the changes of other clients.
         scene.expect(["a@8", "b@9"], ["list", "watch 5", "watch 5"])
         scene.told("->a@3", "a@3>a@8", "->b@9")
 
 
-def test_a_list_that_began_before_a_write_does_not_undo_it() -> None:
+def test_list_that_started_before_write_does_not_undo_it() -> None:
     written = threading.Event()
 
     def script(s: Scene) -> list[Answer]:
@@ -481,18 +481,18 @@ def test_a_list_that_began_before_a_write_does_not_undo_it() -> None:
         assert "b@9>-" not in scene.changes
 
 
-def test_the_answer_to_a_write_does_not_bring_back_what_is_gone_since() -> None:
+def test_late_write_response_does_not_restore_deleted_object() -> None:
     def script(s: Scene) -> list[Answer]:
         return [listed(5), watched(event("ADDED", s.obj("b", 7)), event("DELETED", s.obj("b", 9)))]
 
     with following(script) as scene:
         until(lambda: scene.informer.version == "9", SECONDS, every=0.005)
-        # The thread that wrote is slower than the watch: it hands its answer in when all is over.
+        # The writing thread is slower than the watch, and passes its response after the deletion.
         scene.informer.put(scene.obj("b", 7))
         assert scene.rows() == []
 
 
-def test_only_what_is_kept_is_cached() -> None:
+def test_only_kept_fields_are_cached() -> None:
     def keep(obj: Object) -> Object:
         return {"metadata": obj["metadata"]}
 
@@ -509,10 +509,10 @@ def test_only_what_is_kept_is_cached() -> None:
         assert scene.informer.get("default", "absent") is None
 
 
-# What it may not, and what is not there
+# Missing permissions and missing kinds
 
 
-def test_a_right_withdrawn_and_given_back() -> None:
+def test_informer_recovers_when_permission_is_granted_again() -> None:
     def script(s: Scene) -> list[Answer]:
         refused = [Refusal(403)] * 3
         return [
@@ -520,7 +520,7 @@ def test_a_right_withdrawn_and_given_back() -> None:
             listed(5, s.obj("a", 3)),
             watched(event("ADDED", s.obj("b", 7)), end=End.CLEAN),
             *refused,
-            # A server that starts refuses at first, and this one was set back.
+            # A starting server refuses at first, and this server was restored.
             listed(8, s.obj("a", 3)),
             watched(event("ADDED", s.obj("c", 9))),
         ]
@@ -544,7 +544,7 @@ def test_a_right_withdrawn_and_given_back() -> None:
         until(lambda: scene.informer.problem is None, SECONDS)
 
 
-def test_without_the_right_to_see_it_only_what_is_optional_is_taken_for_absent() -> None:
+def test_forbidden_kind_counts_as_absent_only_if_optional() -> None:
     with saying(failure(403)) as (client, _), pytest.raises(Forbidden):
         Informer(client, PODS, changed=lambda *_: None).refresh()
     with saying(failure(403)) as (client, _):
@@ -553,7 +553,7 @@ def test_without_the_right_to_see_it_only_what_is_optional_is_taken_for_absent()
     assert (optional.items(), type(optional.hidden)) == ([], Forbidden)
 
 
-def test_a_definition_removed_and_back() -> None:
+def test_informer_recovers_when_definition_is_created_again() -> None:
     def script(s: Scene) -> list[Answer]:
         return [
             listed(5, s.obj("a", 3)),
@@ -580,13 +580,13 @@ def test_a_definition_removed_and_back() -> None:
 
 
 @pytest.mark.parametrize("before", [[], [Refusal(503)], [Refusal(503)] * 2], ids=["at once", "once", "twice"])
-def test_reports_once_that_a_kind_is_not_served(before: list[Answer]) -> None:
+def test_kind_that_is_not_served_is_reported_once(before: list[Answer]) -> None:
     with following(lambda _: [*before], TFJOBS, last=lambda _: Refusal(404), pause=lambda _: 0.01) as scene:
         until(lambda: len(scene.server.said()) >= len(before) + 3, SECONDS, every=0.005)
         assert scene.causes == ["Unavailable"] * len(before) + ["404"]
 
 
-# Its own end
+# Stopping
 
 
 @pytest.mark.parametrize(
@@ -598,12 +598,12 @@ def test_reports_once_that_a_kind_is_not_served(before: list[Answer]) -> None:
     ],
     ids=["in the watch", "in a line", "in a pause"],
 )
-def test_stopping_does_not_wait_for_the_server(script: Script) -> None:
+def test_stop_does_not_wait_for_server(script: Script) -> None:
     with following(script, stall=600) as scene:
         wanted = len(script(scene))
         until(lambda: len(scene.server.said()) == wanted, SECONDS, every=0.005)
         assert threads() == 1
-        # Who waited for the server would wait for ten minutes.
+        # Waiting for the server would take ten minutes.
         stopping = threading.Thread(target=scene.informer.stop, daemon=True)
         stopping.start()
         stopping.join(SECONDS)
@@ -614,11 +614,11 @@ def test_stopping_does_not_wait_for_the_server(script: Script) -> None:
 
 
 def threads() -> int:
-    """How many informers of pods run in this process."""
+    """The number of informers of pods that run in this process."""
     return sum(thread.name == "informer-pods" for thread in threading.enumerate())
 
 
-def test_a_callback_that_raises_ends_nothing() -> None:
+def test_error_in_callback_does_not_stop_informer() -> None:
     def script(s: Scene) -> list[Answer]:
         return [
             listed(5, s.obj("a", 3)),
@@ -639,7 +639,7 @@ def test_a_callback_that_raises_ends_nothing() -> None:
         until(lambda: scene.rows() == ["a@3", "b@7", "c@8"], SECONDS, every=0.005)
 
 
-def test_the_wish_for_a_list_outlives_a_list_that_fails() -> None:
+def test_requested_relist_survives_failed_list() -> None:
     def script(s: Scene) -> list[Answer]:
         refused: list[Answer] = [Refusal(403), Refusal(500)]
         return [listed(5, s.obj("a", 3)), watched(), *refused, listed(9, s.obj("b", 8)), watched()]
@@ -653,8 +653,8 @@ def test_the_wish_for_a_list_outlives_a_list_that_fails() -> None:
 
 
 @pytest.mark.parametrize("late", ["list", "watch"])
-def test_a_wish_that_comes_before_a_watch_has_begun_is_for_the_next_list(late: str) -> None:
-    """What the list that is under way shows may be older than the wish: nothing of it is believed."""
+def test_relist_requested_before_watch_starts_needs_another_list(late: str) -> None:
+    """The list in progress may be older than the request, so it does not fulfil the request."""
     first, second = threading.Event(), threading.Event()
 
     def script(s: Scene) -> list[Answer]:
@@ -674,8 +674,8 @@ def test_a_wish_that_comes_before_a_watch_has_begun_is_for_the_next_list(late: s
         scene.expect(["b@8"], ["list", "watch 5", "list", "watch 9"])
 
 
-def test_a_server_that_was_set_back_is_not_believed_to_mean_the_same_by_a_version() -> None:
-    """A doubt outlives a list that fails, and ends with one that does not."""
+def test_doubted_relist_replaces_objects_with_equal_version() -> None:
+    """The doubt survives a list that fails, and ends with a successful list."""
 
     def labelled(s: Scene, label: str) -> Object:
         obj = s.obj("a", 3)
@@ -695,8 +695,8 @@ def test_a_server_that_was_set_back_is_not_believed_to_mean_the_same_by_a_versio
         assert [one["metadata"]["labels"] for one in scene.informer.items()] == [{"is": "second"}]
 
 
-def test_the_wish_for_a_list_outlives_a_defect() -> None:
-    """As one in what is kept of an object."""
+def test_requested_relist_survives_error_in_keep() -> None:
+    """For example, a defect in the ``keep`` function."""
     broken = [True]
 
     def keep(obj: Object) -> Object:
@@ -716,11 +716,11 @@ def test_the_wish_for_a_list_outlives_a_defect() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_how_long_nothing_was_heard_is_known_and_that_the_thread_lives() -> None:
-    """A server that is away is not a reason to take the thread for stuck; one that has ended by itself is."""
+def test_informer_is_dead_only_if_its_thread_ended_by_itself() -> None:
+    """An unavailable server does not make the informer dead. A thread that ended by itself does."""
 
     class Away:
-        """A cluster that does not answer, and then ends the thread that asks."""
+        """A cluster that does not answer, and later ends the calling thread."""
 
         ends = False
         asked = 0
@@ -747,7 +747,7 @@ def test_how_long_nothing_was_heard_is_known_and_that_the_thread_lives() -> None
     assert not informer.died(), "it was ended"
 
 
-def test_every_list_and_every_event_is_heard() -> None:
+def test_lists_and_events_update_last_response_time() -> None:
     with MemoryCluster() as memory:
         informer = Informer(memory, PODS, changed=lambda *_: None, pause=lambda _: 0.01)
         informer.start()

@@ -1,4 +1,4 @@
-"""An informer lists page by page, keeps of each page what it needs, and begins anew when the pages expire."""
+"""An informer lists in pages, keeps only the fields that it needs, and starts again when a page expires."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ PAGE = 500
 
 
 class Raw(dict[str, Any]):
-    """An object as it came, which can be looked for afterwards."""
+    """An object as the server sent it. The tests count how many of them are alive."""
 
 
 class Wire:
-    """Passes lists on; pages expire where they are to."""
+    """Forwards lists to a cluster. The calls in ``expires`` fail with Gone."""
 
     def __init__(self, inner: MemoryCluster) -> None:
         self._inner = inner
@@ -46,7 +46,7 @@ class Wire:
         return found._replace(items=list[Object](items))
 
 
-# A weak set compares what it holds, and dicts cannot be hashed: these are distinguished as objects.
+# A weak set hashes and compares its items, and dicts have no hash, so these are compared by identity.
 Raw.__hash__ = object.__hash__  # type: ignore[method-assign]
 Raw.__eq__ = object.__eq__  # type: ignore[method-assign]
 
@@ -69,7 +69,7 @@ def informer(wire: Wire) -> Informer:
     return Informer(wire, PODS, changed=lambda *_: None, keep=slim)  # type: ignore[arg-type]
 
 
-def test_no_more_than_one_page_is_held_as_it_came(wire: Wire, informer: Informer) -> None:
+def test_at_most_one_page_of_full_objects_is_in_memory(wire: Wire, informer: Informer) -> None:
     for _ in range(2):
         informer.refresh()
         assert len(informer.items()) == COUNT
@@ -87,7 +87,7 @@ def test_relist_keeps_unchanged_objects(wire: Wire, informer: Informer) -> None:
     assert after["p-00003"]["metadata"]["resourceVersion"] == changed["metadata"]["resourceVersion"]
 
 
-def test_pages_that_expire_are_listed_from_the_beginning_and_still_as_pages(wire: Wire, informer: Informer) -> None:
+def test_expired_page_restarts_paged_list(wire: Wire, informer: Informer) -> None:
     wire.expires = {3}
     informer.refresh()
     assert len(informer.items()) == COUNT
@@ -96,7 +96,7 @@ def test_pages_that_expire_are_listed_from_the_beginning_and_still_as_pages(wire
     assert wire.alive <= PAGE
 
 
-def test_pages_that_always_expire_are_given_up(wire: Wire, informer: Informer) -> None:
+def test_list_fails_if_pages_always_expire(wire: Wire, informer: Informer) -> None:
     wire.expires = set(range(2, 1000, 2))
     with pytest.raises(Gone):
         informer.refresh()

@@ -1,4 +1,4 @@
-"""Kubeconfigs in which anything stands anywhere: ClusterError is all that leaves the reader, and no secret is in it."""
+"""Malformed kubeconfigs raise only ClusterError, and its message contains no secrets."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def reads(path: Path, document: Any) -> None:
     try:
         path.write_text(json.dumps(document))
     except (ValueError, UnicodeError):
-        return  # no file can hold it
+        return  # a file cannot contain this document
     problem = ""
     try:
         client_config.load_config(str(path)).cluster().close()
@@ -42,7 +42,7 @@ def reads(path: Path, document: Any) -> None:
 
 
 @pytest.mark.parametrize("user", ["u", "v"])
-def test_hostile_values_raise_only_cluster_errors(user: str, tmp_path: Path) -> None:
+def test_malformed_values_raise_only_cluster_errors(user: str, tmp_path: Path) -> None:
     whole = config()
     whole["contexts"][0]["context"]["user"] = user
     for position, path in enumerate(places(whole)):
@@ -54,11 +54,11 @@ def test_hostile_values_raise_only_cluster_errors(user: str, tmp_path: Path) -> 
 
 @given(data=st.data())
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_only_cluster_errors_leave_the_reader(tmp_path: Path, data: st.DataObject) -> None:
+def test_malformed_documents_raise_only_cluster_errors(tmp_path: Path, data: st.DataObject) -> None:
     reads(tmp_path / "config", data.draw(disfigured(config())))
 
 
-def test_a_folder_is_told_from_what_is_not_there(tmp_path: Path) -> None:
+def test_folder_and_missing_file_have_different_errors(tmp_path: Path) -> None:
     with pytest.raises(ClusterError, match="is a folder, not a kubeconfig") as caught:
         client_config.load_config(str(tmp_path))
     assert caught.value.hint == "name the file in --kubeconfig"

@@ -1,4 +1,4 @@
-"""Streams in which something arrives all the time are read some at a time, and never late by more than the pause."""
+"""Busy watch streams are read in batches, with a limited delay."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tf_dist.cluster.client.streams import LineStream
 
 
 class Noted(ReadPacer):
-    """A pacer that counts how often it was asked, and always says the same."""
+    """A pacer that counts its calls, and always returns the same pause."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__()
@@ -38,21 +38,21 @@ class Noted(ReadPacer):
         return self.seconds
 
 
-def test_rare_reads_are_not_delayed_and_frequent_ones_are_spread() -> None:
+def test_only_frequent_reads_are_delayed() -> None:
     now = [100.0]
     pacer = ReadPacer(interval=0.5, burst=3, monotonic=lambda: now[0])
     assert [pacer.pause() for _ in range(5)] == [0.0, 0.0, 0.0, 0.5, 1.0]
-    now[0] = 102.0  # four later, of which two are spent
+    now[0] = 102.0  # four intervals later, two of which are used up
     assert [pacer.pause() for _ in range(3)] == [0.0, 0.0, 0.5]
-    now[0] = 200.0  # what was not used for long does not add up
+    now[0] = 200.0  # unused intervals do not accumulate beyond the burst
     assert [pacer.pause() for _ in range(4)] == [0.0, 0.0, 0.0, 0.5]
 
 
-def test_a_reader_that_keeps_to_the_pauses_never_waits_longer_than_the_interval() -> None:
+def test_reader_never_waits_longer_than_interval() -> None:
     now = [0.0]
     pacer = ReadPacer(interval=0.2, burst=20, monotonic=lambda: now[0])
     pauses = []
-    for _ in range(200):  # something comes every 10 ms
+    for _ in range(200):  # data arrives every 10 ms
         pauses.append(pacer.pause())
         now[0] += max(pauses[-1], 0.01)
     assert max(pauses) <= 0.2 + 1e-9
@@ -61,7 +61,7 @@ def test_a_reader_that_keeps_to_the_pauses_never_waits_longer_than_the_interval(
 
 @contextmanager
 def following(pacer: ReadPacer, tls: Path | None = None) -> Iterator[tuple[LineStream, socket.socket]]:
-    """A stream of an answer without an end, and the server's side of its connection."""
+    """A stream of an endless response, and the server's end of its connection."""
     context = None
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(60)
@@ -90,17 +90,17 @@ def following(pacer: ReadPacer, tls: Path | None = None) -> Iterator[tuple[LineS
 
 
 @pytest.mark.parametrize("tls", [False, True])
-def test_all_that_has_arrived_is_read_without_a_pause(tls: bool, tmp_path: Path) -> None:
+def test_available_data_is_read_without_pause(tls: bool, tmp_path: Path) -> None:
     pacer = Noted(0.0)
     lines = [b"%d %s\n" % (number, b"x" * 200) for number in range(100)]
     with following(pacer, tmp_path if tls else None) as (stream, server):
         server.sendall(b"".join(map(chunk, lines)))
         assert [next(stream) for _ in lines] == lines
-    # Before the first, and where a part had not come through yet; not before each of the hundred.
+    # The pacer is asked before the first line and when data has not arrived yet, not before each line.
     assert pacer.asked < 20
 
 
-def test_reads_lines_of_a_pause_after_it() -> None:
+def test_lines_sent_during_pause_are_read_after_it() -> None:
     pacer = Noted(0.0)
     with following(pacer) as (stream, server):
         server.sendall(chunk(b"first\n"))
@@ -115,8 +115,8 @@ def test_reads_lines_of_a_pause_after_it() -> None:
         assert found == [b"second\n"]
 
 
-def test_a_connection_that_cannot_be_asked_is_read_as_it_comes() -> None:
-    """As urllib3's for TLS through a proxy that is spoken to in TLS: what is decrypted already does not show."""
+def test_connection_without_readiness_check_is_not_paced() -> None:
+    """For example, urllib3's connection for TLS through a TLS proxy, which hides the data it has already decrypted."""
     pacer, (client, server) = Noted(3600.0), socket.socketpair()
     with closing(client), closing(server):
         reader = PacedReader()
@@ -127,7 +127,7 @@ def test_a_connection_that_cannot_be_asked_is_read_as_it_comes() -> None:
         assert pacer.asked == 0
 
 
-def test_a_stream_that_is_closed_gives_its_memory_back_though_its_connection_is_kept() -> None:
+def test_closed_stream_frees_buffer_of_kept_connection() -> None:
     with following(Noted(0.0)) as (stream, server):
         server.sendall(chunk(b"first\n"))
         assert next(stream) == b"first\n"
@@ -137,7 +137,7 @@ def test_a_stream_that_is_closed_gives_its_memory_back_though_its_connection_is_
     assert len(reader._block) == 0
 
 
-def test_closing_ends_a_pause_at_once() -> None:
+def test_closing_stream_ends_pause() -> None:
     pacer = Noted(3600.0)
     with following(pacer) as (stream, _):
         reader = threading.Thread(target=lambda: list(stream), daemon=True)
@@ -148,15 +148,15 @@ def test_closing_ends_a_pause_at_once() -> None:
         assert not reader.is_alive()
 
 
-def test_a_server_that_has_ended_the_stream_is_not_waited_for() -> None:
+def test_ended_stream_is_read_without_pause() -> None:
     pacer = Noted(3600.0)
     with following(pacer) as (stream, server):
         server.sendall(chunk(b"last\n") + chunk(b""))
         assert list(stream) == [b"last\n"]
 
 
-def test_events_of_pods_that_never_cease_are_all_delivered_in_order() -> None:
-    """As a controller's client reads them: twenty wake-ups are free, then it reads twice a second."""
+def test_continuous_events_are_delivered_in_order() -> None:
+    """The client of a controller reads twenty times without a pause, then twice a second."""
     versions = [str(number) for number in range(1, 101)]
     events = [{"type": "ADDED", "object": {"kind": "Pod", "metadata": {"resourceVersion": one}}} for one in versions]
     with socket.create_server(("127.0.0.1", 0)) as listener:

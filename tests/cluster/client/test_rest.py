@@ -1,4 +1,4 @@
-"""RestCluster against servers that misbehave: every failure is one of our errors; what is repeated, and what never."""
+"""RestCluster and faulty servers: each failure raises an error of tf-dist, and only some requests are retried."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ from tf_dist.errors import (
         (b"nonsense\r\n\r\n", Unavailable),
     ],
 )
-def test_every_failure_is_one_of_ours(answer: bytes, error: type[ClusterError]) -> None:
+def test_every_failure_raises_cluster_error(answer: bytes, error: type[ClusterError]) -> None:
     with saying(answer) as (client, requests), pytest.raises(error) as raised:
         client.create(CONFIG_MAPS, "default", {"metadata": {"name": "a"}})
     assert type(raised.value) is error or issubclass(type(raised.value), error)
@@ -87,7 +87,7 @@ def test_every_failure_is_one_of_ours(answer: bytes, error: type[ClusterError]) 
         (lambda client: client.logs("default", "a"), "get", "pods/log"),
     ],
 )
-def test_a_forbidden_verb_is_named(ask: Callable[[RestCluster], object], verb: str, what: str) -> None:
+def test_forbidden_error_contains_verb_and_resource(ask: Callable[[RestCluster], object], verb: str, what: str) -> None:
     with saying(failure(403)) as (client, _), pytest.raises(Forbidden) as raised:
         ask(client)
     assert f"{verb} {what}" in str(raised.value)
@@ -104,7 +104,7 @@ def test_a_forbidden_verb_is_named(ask: Callable[[RestCluster], object], verb: s
         (LogOptions(since_time="2026-01-01T00:00:00Z"), "sinceTime=2026-01-01T00%3A00%3A00Z"),
     ],
 )
-def test_which_lines_of_a_log_are_asked_for(options: LogOptions, query: str) -> None:
+def test_log_options_become_query_parameters(options: LogOptions, query: str) -> None:
     with saying(reply(200, b"one\n")) as (client, requests), client.logs("default", "a", options) as lines:
         assert list(lines) == [b"one\n"]
     (asked,) = requests
@@ -114,7 +114,7 @@ def test_which_lines_of_a_log_are_asked_for(options: LogOptions, query: str) -> 
 
 @pytest.mark.parametrize("verb", ["create", "replace"])
 def test_bodies_have_api_version_and_kind(verb: str) -> None:
-    """An API server takes no body without its type."""
+    """An API server rejects bodies without apiVersion and kind."""
     body = {"metadata": {"name": "a"}, "spec": {}}
     with saying(MADE) as (client, requests):
         client.create(TFJOBS, "default", body) if verb == "create" else client.replace(TFJOBS, "default", "a", body)
@@ -123,8 +123,8 @@ def test_bodies_have_api_version_and_kind(verb: str) -> None:
 
 
 @pytest.mark.parametrize(("wish", "kept"), [("7", 7), ("86400", MAX_RETRY_AFTER), ("9" * 400, MAX_RETRY_AFTER)])
-def test_the_servers_wish_to_wait_is_kept_within_reason(wish: str, kept: float) -> None:
-    """An informer that slept for longer would be taken for stuck, and its process be restarted."""
+def test_retry_after_has_upper_limit(wish: str, kept: float) -> None:
+    """If an informer slept longer, it would count as stuck, and its process would be restarted."""
     answer = reply(429, {"kind": "Status"}, f"Retry-After: {wish}")
     with saying(answer) as (client, _), pytest.raises(Throttled) as raised:
         client.list(PODS)
@@ -132,9 +132,9 @@ def test_the_servers_wish_to_wait_is_kept_within_reason(wish: str, kept: float) 
     assert kept < INFORMER_STUCK_AFTER
 
 
-def test_nobody_listens() -> None:
+def test_refused_connection_is_unavailable() -> None:
     with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))  # and does not listen; no other process gets the port meanwhile
+        held.bind(("127.0.0.1", 0))  # reserves the port without listening
         url = f"http://127.0.0.1:{held.getsockname()[1]}"
         with RestCluster(url, retries=0) as client, pytest.raises(Unavailable, match="refused") as raised:
             client.list(PODS)
@@ -171,26 +171,26 @@ def test_retries_transient_errors(fault: bytes) -> None:
 
 
 @pytest.mark.parametrize("code", [400, 401, 403, 404, 405, 409, 410, 413, 415, 418, 422, 501])
-def test_the_servers_last_word_is_not(code: int) -> None:
+def test_permanent_errors_are_not_retried(code: int) -> None:
     with saying(failure(code), retries=3) as (client, requests), pytest.raises(ClusterError):
         create(client)
     assert len(requests) == 1
 
 
-def test_the_number_of_tries_is_bounded() -> None:
+def test_number_of_retries_is_limited() -> None:
     with saying(*[failure(503)] * 4, retries=3) as (client, requests), pytest.raises(Unavailable, match="no"):
         create(client)
     assert len(requests) == 4
 
 
-def test_does_not_retry_when_the_caller_does() -> None:
+def test_does_not_retry_when_caller_does() -> None:
     once = fenced_by(lambda: 10.0, retried=False)
     with saying(failure(503), retries=3) as (client, requests), pytest.raises(Unavailable), once:
         create(client)
     assert len(requests) == 1
 
 
-def test_a_pause_that_the_server_asks_for_is_made() -> None:
+def test_client_waits_for_retry_after() -> None:
     backoffs: list[float] = []
     busy = reply(429, {"kind": "Status"}, "Retry-After: 4")
     with saying(busy, MADE, retries=1, sleep=backoffs.append) as (client, _):
@@ -198,14 +198,14 @@ def test_a_pause_that_the_server_asks_for_is_made() -> None:
     assert 4 <= backoffs[0] <= 5
 
 
-def test_a_pause_that_is_too_long_is_the_callers_to_make() -> None:
+def test_long_retry_after_is_left_to_caller() -> None:
     busy = reply(429, {"kind": "Status"}, "Retry-After: 60")
     with saying(busy, retries=3) as (client, requests), pytest.raises(Throttled) as raised:
         create(client)
     assert (len(requests), raised.value.after) == (1, 60)
 
 
-def test_closing_ends_a_pause() -> None:
+def test_closing_client_ends_retry_pause() -> None:
     failed = threading.Event()
     with saying(reply(429, {"kind": "Status"}, "Retry-After: 10"), retries=1, sleep=None) as (client, requests):
 
@@ -224,8 +224,8 @@ def test_closing_ends_a_pause() -> None:
 
 
 @pytest.mark.parametrize("code", [401, 403])
-def test_a_refusal_after_an_outage_may_pass(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An API server that has just started refuses everybody until it has read the roles."""
+def test_refusals_after_outage_are_retried(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An API server that has just started refuses all requests until it has read the roles."""
     with saying(b"", *(failure(code) for _ in range(3)), MADE, retries=4) as (client, requests):
         create(client)
     assert len(requests) == 5
@@ -234,7 +234,7 @@ def test_a_refusal_after_an_outage_may_pass(code: int, monkeypatch: pytest.Monke
         create(client)
 
 
-def test_a_server_that_does_not_listen_or_has_just_started_may_be_an_older_one() -> None:
+def test_refused_connection_and_refusal_after_outage_mean_restarting() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     with RestCluster(f"http://127.0.0.1:{port}", retries=0) as client, pytest.raises(Unavailable) as raised:
@@ -250,7 +250,7 @@ def test_a_server_that_does_not_listen_or_has_just_started_may_be_an_older_one()
 TAKEN = failure(409, "AlreadyExists")
 
 
-def test_a_name_may_be_taken_by_the_try_whose_answer_was_lost() -> None:
+def test_existing_name_after_lost_response_is_ambiguous() -> None:
     for fault in (b"", failure(504)):
         with saying(fault, TAKEN, retries=1) as (client, _), pytest.raises(AmbiguousCreate):
             create(client)
@@ -260,13 +260,13 @@ def test_a_name_may_be_taken_by_the_try_whose_answer_was_lost() -> None:
         assert type(raised.value) is AlreadyExists
 
 
-def test_opening_a_stream_is_tried_once() -> None:
+def test_opening_stream_is_not_retried() -> None:
     with saying(failure(503), retries=3) as (client, requests), pytest.raises(Unavailable):
         client.watch(PODS)
     assert len(requests) == 1
 
 
-def test_every_request_is_told_of() -> None:
+def test_every_request_is_reported_with_code() -> None:
     told: list[tuple[str, str, int]] = []
     watched = reply(200, b"")
 
@@ -286,13 +286,13 @@ EVENT = json.dumps({"type": "ADDED", "object": {"metadata": {"name": "a"}}}).enc
 GONE = json.dumps({"type": "ERROR", "object": {"kind": "Status", "code": 410, "message": "old"}}).encode() + b"\n"
 
 
-def test_events_may_be_cut_anywhere() -> None:
+def test_events_split_across_chunks_are_read() -> None:
     pieces = b"".join(chunk(bytes([byte])) for byte in EVENT + EVENT)
     with saying(CHUNKED + pieces + chunk(EVENT + EVENT) + b"0\r\n\r\n") as (client, _), client.watch(PODS) as events:
         assert [event.object["metadata"]["name"] for event in events] == ["a"] * 4
 
 
-def test_gone_in_the_stream() -> None:
+def test_gone_event_in_stream_raises_gone() -> None:
     with saying(CHUNKED + chunk(EVENT) + chunk(GONE)) as (client, _), client.watch(PODS, since="1") as events:
         assert next(events).type == "ADDED"
         with pytest.raises(Gone):
@@ -301,7 +301,7 @@ def test_gone_in_the_stream() -> None:
 
 
 @pytest.mark.parametrize("end", [b"", b"5\r\nab", chunk(b"nonsense\n"), chunk(b'["x"]\n')])
-def test_a_broken_stream_is_unavailable(end: bytes) -> None:
+def test_broken_stream_raises_unavailable(end: bytes) -> None:
     with saying(CHUNKED + chunk(EVENT) + end) as (client, _), client.watch(PODS) as events:
         assert next(events).type == "ADDED"
         with pytest.raises(Unavailable, match="watch pods"):
@@ -312,7 +312,7 @@ EMPTY = reply(200, {"kind": "PodList", "metadata": {}, "items": None})
 
 
 class Tokens:
-    """A source of credentials that has these tokens to give, and then the last for ever."""
+    """A source of credentials that returns these tokens, and then always the last."""
 
     def __init__(self, *tokens: str, seconds: float | None = None) -> None:
         self._tokens = list(tokens)
@@ -328,7 +328,7 @@ def tokens_in(requests: list[bytes]) -> list[str]:
     return [line.removeprefix("Authorization: Bearer ") for line in lines if line.startswith("Authorization")]
 
 
-def test_a_token_that_is_refused_is_renewed_once() -> None:
+def test_refused_token_is_renewed_once() -> None:
     with saying(failure(401), EMPTY, EMPTY, credentials=RefreshingCredentials(Tokens("old", "new"))) as (
         client,
         requests,
@@ -337,7 +337,7 @@ def test_a_token_that_is_refused_is_renewed_once() -> None:
     assert tokens_in(requests) == ["old", "new", "new"]
 
 
-def test_a_stream_renews_it_too() -> None:
+def test_stream_renews_refused_token() -> None:
     with saying(failure(401), reply(200, EVENT), credentials=RefreshingCredentials(Tokens("old", "new"))) as (
         client,
         requests,
@@ -346,7 +346,7 @@ def test_a_stream_renews_it_too() -> None:
     assert tokens_in(requests) == ["old", "new"]
 
 
-def test_a_new_token_that_is_refused_is_the_end() -> None:
+def test_refused_new_token_is_unauthorized() -> None:
     two = (failure(401), failure(401))
     source = RefreshingCredentials(Tokens("old", "new", "newer"))
     with saying(*two, credentials=source, retries=3) as (client, requests), pytest.raises(Unauthorized, match="pods"):
@@ -354,14 +354,14 @@ def test_a_new_token_that_is_refused_is_the_end() -> None:
     assert tokens_in(requests) == ["old", "new"]
 
 
-def test_the_same_token_is_not_sent_again() -> None:
+def test_unchanged_token_is_not_sent_again() -> None:
     source = RefreshingCredentials(Tokens("only"))
     with saying(failure(401), credentials=source) as (client, requests), pytest.raises(Unauthorized):
         client.list(PODS)
     assert tokens_in(requests) == ["only"]
 
 
-def test_a_token_is_renewed_when_it_is_over() -> None:
+def test_expired_token_is_renewed() -> None:
     now = [0.0]
     source = RefreshingCredentials(Tokens("one", "two", seconds=10), clock=lambda: now[0])
     with saying(EMPTY, EMPTY, EMPTY, credentials=source) as (client, requests):
@@ -371,7 +371,7 @@ def test_a_token_is_renewed_when_it_is_over() -> None:
     assert tokens_in(requests) == ["one", "one", "two"]
 
 
-def test_renews_a_credential_once_for_concurrent_requests() -> None:
+def test_concurrent_requests_renew_credential_once() -> None:
     asked = []
     grants = [Credential({"Authorization": str(number)}) for number in range(2)]
 
@@ -386,7 +386,7 @@ def test_renews_a_credential_once_for_concurrent_requests() -> None:
     assert (credentials.headers(), len(asked)) == (grants[1].headers, 2)
 
 
-def test_a_token_of_several_lines_is_refused_unseen() -> None:
+def test_multiline_token_is_rejected_and_not_shown() -> None:
     with RestCluster("http://127.0.0.1:9", token="se\ncret", retries=0) as client:
         for call in (client.list, client.watch):
             with pytest.raises(Rejected, match="credentials") as raised:
@@ -407,15 +407,18 @@ def test_one_connection_serves_many_requests(server: ApiServer) -> None:
         assert client._caller._pool.num_connections == 1
 
 
-def test_bytes_beyond_an_answer_end_its_connection() -> None:
-    """They are never taken for the next answer. ``retries``: the server may be seen closing only after the request."""
+def test_extra_bytes_after_response_close_connection() -> None:
+    """The bytes are not read as the next response.
+
+    ``retries``: the client may notice only after its next request that the server has closed the connection.
+    """
     first = reply(200, SMALL).replace(b"Connection: close\r\n", b"") + b"HTTP/1.1 200 OK"
     with saying(first, EMPTY, retries=1) as (client, _):
         client.get(CONFIG_MAPS, "default", "a")
         assert client.list(PODS).items == []
 
 
-def test_a_large_list(server: ApiServer, memory: MemoryCluster) -> None:
+def test_large_list_is_read_completely(server: ApiServer, memory: MemoryCluster) -> None:
     text = "x" * 100_000
     for number in range(40):
         memory.create(CONFIG_MAPS, "default", {"metadata": {"name": f"a{number}"}, "data": {"text": text}})
@@ -424,7 +427,7 @@ def test_a_large_list(server: ApiServer, memory: MemoryCluster) -> None:
     assert [item["data"]["text"] == text for item in found] == [True] * 40
 
 
-def test_a_server_may_keep_silent_for_no_longer_than_is_said() -> None:
+def test_silent_server_times_out() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with RestCluster(url, timeout=0.2, retries=0) as cluster, pytest.raises(Unavailable, match=r"timeout=0\.2"):
@@ -433,7 +436,7 @@ def test_a_server_may_keep_silent_for_no_longer_than_is_said() -> None:
 
 @pytest.fixture
 def hasty() -> Iterator[None]:
-    """Threads that take turns as often as the interpreter can."""
+    """Threads switch as often as possible."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -441,7 +444,7 @@ def hasty() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("hasty")
-def test_a_stream_may_be_closed_by_many_while_it_ends() -> None:
+def test_stream_can_be_closed_by_many_threads_while_it_ends() -> None:
     times, closers = 1000, 3
     with saying(*[CHUNKED + chunk(EVENT) + b"0\r\n\r\n"] * times) as (client, _), ThreadPoolExecutor(closers) as pool:
         for _ in range(times):

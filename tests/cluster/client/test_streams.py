@@ -1,4 +1,4 @@
-"""Managed fields are left out before the rest is decoded, and nothing else ever is."""
+"""Only managed fields are removed before JSON is decoded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tf_dist.cluster.client.streams import decode_json, parse_body
 
-# What a text may hold that looks like the places that are looked for.
+# Texts that look like the delimiters that the decoder searches for.
 _TRAPS = (
     '],"name":"x"',
     ']},"spec":{',
@@ -40,18 +40,18 @@ _ENTRIES = st.lists(
 
 
 def _built_in(identity: dict[str, Any], fields: Any, spec: Any) -> dict[str, Any]:
-    """In the order in which an API server writes the members of its own kinds."""
+    """The order of members in which an API server writes its built-in kinds."""
     return {"kind": "Pod", "metadata": {**identity, "managedFields": fields}, "spec": spec, "status": {}}
 
 
 def _custom(identity: dict[str, Any], fields: Any, spec: Any) -> dict[str, Any]:
-    """Sorted, as those of all others are."""
+    """Sorted members, as an API server writes custom objects."""
     metadata = {"creationTimestamp": "2027", "managedFields": fields, "name": "x", **identity}
     return {"kind": "TFJob", "metadata": metadata, "spec": spec}
 
 
 def _without(value: Any) -> Any:
-    """Without the managed fields of any object in it that are lists."""
+    """The value without managed fields that are lists, in any nested object."""
     if isinstance(value, list):
         return [_without(one) for one in value]
     if not isinstance(value, dict):
@@ -73,19 +73,19 @@ def _written(value: Any) -> bytes:
 )
 @example(_custom, {}, [{"names": [{}], "name": 1}], 1, False)
 @example(_custom, {"uid": 'a","managedFields":['}, [{"manager": "m"}], {"x": ["],"]}, True)
-def test_only_managed_fields_are_left_out(
+def test_only_managed_fields_are_removed(
     order: Any, identity: dict[str, Any], fields: Any, spec: Any, listed: bool
 ) -> None:
     stored = order(identity, fields, spec)
     whole = {"kind": "List", "items": [stored, stored]} if listed else stored
     decoded = decode_json(_written(whole))
-    # Those that are not easily found may be there still.
+    # The decoder may keep managed fields that are not easily found.
     assert _without(decoded) == _without(whole)
     assert decode_json(json.dumps(whole).encode()) == whole, "not as an API server writes"
 
 
 @pytest.mark.parametrize("order", [_built_in, _custom])
-def test_those_that_an_api_server_writes_are_left_out(order: Any) -> None:
+def test_managed_fields_written_by_api_servers_are_removed(order: Any) -> None:
     fields = [{"manager": "kubelet", "fieldsV1": {"f:status": {'k:{"type":"Ready"}': {".": {}}}}}] * 2
     stored = order({"uid": "u"}, fields, {"containers": [{"name": "x"}]})
     pages = {"kind": "List", "items": [stored] * 3}

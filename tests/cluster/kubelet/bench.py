@@ -1,4 +1,4 @@
-"""What the node's tests share. Nothing here sleeps to synchronise: ``until`` waits for a condition."""
+"""Helpers of the tests of the node. They do not sleep to synchronise: ``until`` waits for a condition."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 def until(condition: Callable[[], T], what: str = "", patience: float = PATIENCE) -> T:
-    """The first true value of ``condition``."""
+    """Wait for a true value of ``condition`` and return it."""
     deadline = time.monotonic() + patience
     while not (value := condition()):
         assert time.monotonic() < deadline, f"not within {patience} s: {what or condition}"
@@ -40,7 +40,7 @@ def until(condition: Callable[[], T], what: str = "", patience: float = PATIENCE
 
 
 def make_pod(name: str, *command: str, containers: list[Object] | None = None, **spec: Any) -> Object:
-    """A pod bound to the node ``local``; one container ``main`` unless told otherwise."""
+    """A pod that is bound to the node ``local``, with the container ``main`` by default."""
     metadata = spec.pop("metadata", {})
     main = {"name": "main", "image": "any", "command": list(command), **spec.pop("container", {})}
     body = {"nodeName": "local", "restartPolicy": "Never", "containers": containers or [main], **spec}
@@ -56,7 +56,7 @@ def py(name: str, script: str, **spec: Any) -> Object:
 
 
 class Bench:
-    """A cluster with one node, and the questions tests ask of it."""
+    """A cluster with one node, and the queries that tests make."""
 
     def __init__(self, cluster: MemoryCluster, kubelet: Kubelet) -> None:
         self.cluster = cluster
@@ -77,17 +77,17 @@ class Bench:
         return statuses[index]
 
     def over(self, name: str) -> Object:
-        """Its status once it has ended."""
+        """The pod's status after it has ended."""
         until(lambda: self.status(name).get("phase") in OVER, f"{name} is over")
         return self.status(name)
 
     def run(self, pod: Object) -> Object:
-        """Create a pod and wait for its end; its status."""
+        """Create a pod, wait for its end, and return its status."""
         self.create(pod)
         return self.over(pod["metadata"]["name"])
 
     def run_unchecked(self, pod: Object) -> Object:
-        """``run`` for a pod that the API server refuses: one that an older server stored, say."""
+        """``run`` for a pod that the API server refuses, such as a pod that an older server stored."""
         stub = {**pod, "spec": {"containers": [{"name": "main", "image": "i"}]}}
         made = self.create(stub)
         whole = {**made, "spec": deepcopy(pod["spec"])}
@@ -99,7 +99,7 @@ class Bench:
         until(lambda: "running" in self.container(name).get("state", {}), f"{name} runs")
 
     def says(self, name: str, text: str) -> str:
-        """Wait until the log holds ``text``; the log."""
+        """Wait until the log contains ``text``, and return the log."""
         until(lambda: text in self.log(name, quiet=True), f"{name} says {text!r}")
         return self.log(name)
 
@@ -116,7 +116,7 @@ class Bench:
         self.cluster.delete(PODS, "default", name, **options)
 
     def clear(self) -> None:
-        """Delete whatever a test has left, and wait for the end of its pods."""
+        """Delete the objects that a test has left, and wait until all pods have ended."""
         for resource in (PODS, CONFIG_MAPS, SECRETS, SERVICES, NETWORK_POLICIES, EVENTS):
             for one in self.cluster.list(resource).items:
                 self.cluster.delete(resource, "default", one["metadata"]["name"], grace_period=0)
@@ -144,7 +144,7 @@ def settings(folder: Path, **changes: Any) -> NodeSettings:
 
 @functools.cache
 def why_not_isolated() -> str:
-    """The reason why this system cannot isolate pods, "" if it can: tried for real."""
+    """The reason why this system cannot isolate pods, or "". It starts an isolated kubelet to find out."""
     if sys.platform != "linux":
         return "isolated mode needs Linux"
     import tempfile
@@ -160,7 +160,7 @@ def why_not_isolated() -> str:
 
 
 def processes_with(text: str) -> list[int]:
-    """Processes of this machine whose command line holds ``text``."""
+    """Processes of this machine whose command line contains ``text``."""
     found = []
     for name in os.listdir("/proc"):
         if name.isdigit() and int(name) != os.getpid():
@@ -174,7 +174,7 @@ def processes_with(text: str) -> list[int]:
 
 
 def why_no_way_out() -> str:
-    """The reason why isolated pods cannot have a way out here, "" if they must have one."""
+    """The reason why isolated pods cannot have outbound network here, or "" if they must have it."""
     if shutil.which(SLIRP_PROGRAM) is None:
         return "install slirp4netns (apt-get install slirp4netns) to test the way out of isolated pods"
     if not os.access(TUN_DEVICE, os.R_OK | os.W_OK):
@@ -183,7 +183,7 @@ def why_no_way_out() -> str:
 
 
 def slirps(supervisor: int) -> list[int]:
-    """The slirp4netns of a supervisor."""
+    """The slirp4netns processes of a supervisor."""
     return processes_with(f"\0{supervisor}\0{TAP_NAME}")
 
 
@@ -195,9 +195,9 @@ _BECOME = {
 
 
 def as_other(who: str, script: str, *arguments: str, around: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
-    """Run a script as root, as root without CAP_SYS_ADMIN, or as an ordinary user; skip where it is not possible.
+    """Run a script as root, as root without CAP_SYS_ADMIN, or as an ordinary user. Skip if this is not possible.
 
-    The ordinary user gets the system's Python: this one may be in root's home.
+    The ordinary user gets the system's Python, because this Python may be in the home of root.
     """
     if sys.platform != "linux" or os.geteuid() != 0:
         pytest.skip("needs root to become another user")

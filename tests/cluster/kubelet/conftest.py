@@ -28,14 +28,14 @@ def _make(stack: ExitStack, folder: Path, **changes: Any) -> Bench:
 
 @pytest.fixture
 def benches(tmp_path: Path) -> Iterator[MakeBench]:
-    """Makes benches that end with the test: for tests that change a node, or need one of their own."""
+    """Makes benches that end with the test, for tests that change a node or need their own."""
     with ExitStack() as stack:
         yield lambda **changes: _make(stack, tmp_path, **changes)
 
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[NetworkMode], Bench]]:
-    """A node of each network mode for the tests of a module."""
+    """A node in each network mode, for the tests of a module."""
     made: dict[NetworkMode, Bench] = {}
     with ExitStack() as stack:
 
@@ -59,7 +59,7 @@ def bench(request: pytest.FixtureRequest, nodes: Callable[[NetworkMode], Bench])
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """A folder that every user may use (pytest's own are private)."""
+    """A folder that every user may use. The folders of pytest are private."""
     with tempfile.TemporaryDirectory(prefix="tf-dist-test-", dir="/tmp") as name:
         Path(name).chmod(0o777)
         yield Path(name)

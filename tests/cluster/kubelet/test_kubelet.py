@@ -15,7 +15,7 @@ from tf_dist.cluster.kubelet.node.node_settings import NetworkMode
 from tf_dist.errors import NotFound, Rejected
 
 
-def test_a_pod_runs_and_succeeds(bench: Bench) -> None:
+def test_pod_runs_and_succeeds(bench: Bench) -> None:
     status = bench.run(sh("one", "echo hello; echo oops >&2"))
     assert status["phase"] == "Succeeded"
     terminated = status["containerStatuses"][0]["state"]["terminated"]
@@ -25,7 +25,7 @@ def test_a_pod_runs_and_succeeds(bench: Bench) -> None:
     assert (ready["status"], ready["reason"]) == ("False", "PodCompleted")
 
 
-def test_a_running_pod_is_ready_and_has_an_address(bench: Bench) -> None:
+def test_running_pod_is_ready_and_has_address(bench: Bench) -> None:
     bench.create(sh("one", "sleep 100"))
     bench.running("one")
     status = bench.status("one")
@@ -44,7 +44,7 @@ def test_a_running_pod_is_ready_and_has_an_address(bench: Bench) -> None:
         ("kill -SEGV $$$$", 139, 11),
     ],
 )
-def test_exit_codes_and_signals(bench: Bench, script: str, code: int, signal: int | None) -> None:
+def test_exit_codes_and_signals_are_reported(bench: Bench, script: str, code: int, signal: int | None) -> None:
     status = bench.run(sh("one", f"echo last words; {script}"))
     assert status["phase"] == "Failed"
     terminated = status["containerStatuses"][0]["state"]["terminated"]
@@ -52,7 +52,7 @@ def test_exit_codes_and_signals(bench: Bench, script: str, code: int, signal: in
     assert terminated.get("signal") == signal
 
 
-def test_the_environment_is_what_the_pod_says(bench: Bench) -> None:
+def test_container_has_environment_of_pod(bench: Bench) -> None:
     bench.cluster.create(CONFIG_MAPS, "default", {"metadata": {"name": "cm"}, "data": {"A": "1", "b.c": "2"}})
     bench.cluster.create(SECRETS, "default", {"metadata": {"name": "s"}, "data": {"k": "aGk="}})
     env = [
@@ -74,7 +74,7 @@ def test_the_environment_is_what_the_pod_says(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("network", list(NetworkMode)[1:])
-def test_temporary_files_go_with_the_container(
+def test_temporary_files_are_removed_with_container(
     benches: MakeBench, network: NetworkMode, open_folder: Path, tmp_path: Path
 ) -> None:
     bench = benches(network=network, state_dir=open_folder / "state")
@@ -104,20 +104,20 @@ def test_container_restarts_though_its_temporary_folder_cannot_be_removed(
     assert (tmp_path / "elsewhere").is_dir()
 
 
-def test_sockets_find_room_among_temporary_files(benches: MakeBench, tmp_path: Path) -> None:
+def test_unix_sockets_fit_in_temporary_folder(benches: MakeBench, tmp_path: Path) -> None:
     bench = benches(network=NetworkMode.SHARED, state_dir=tmp_path / ("long" * 30))
     script = "from multiprocessing import Manager as M\nif __name__ == '__main__': print(M().list([1]))"
     assert bench.run(py("one", script))["phase"] == "Succeeded"
     assert bench.log("one") == "[1]\n"
 
 
-def test_a_pod_may_name_its_own_place_for_temporary_files(bench: Bench, tmp_path: Path) -> None:
+def test_pod_can_set_its_own_temporary_folder(bench: Bench, tmp_path: Path) -> None:
     env = [{"name": "TMPDIR", "value": str(tmp_path)}]
     bench.run(sh("one", "mktemp", container={"env": env}))
     assert Path(bench.log("one").strip()).parent == tmp_path
 
 
-def test_a_container_without_a_command_fails_at_once_with_a_hint(bench: Bench) -> None:
+def test_container_without_command_fails_with_hint(bench: Bench) -> None:
     status = bench.run(make_pod("one"))
     assert (status["phase"], status["reason"]) == ("Failed", "ErrImageEntrypoint")
     assert "--entrypoint any=" in status["message"]
@@ -125,7 +125,7 @@ def test_a_container_without_a_command_fails_at_once_with_a_hint(bench: Bench) -
         bench.log("one")
 
 
-def test_a_command_that_is_not_there(bench: Bench) -> None:
+def test_missing_command_fails_with_127(bench: Bench) -> None:
     status = bench.run(make_pod("one", "no-such-program", "x"))
     terminated = status["containerStatuses"][0]["state"]["terminated"]
     assert (status["phase"], terminated["exitCode"], terminated["reason"]) == ("Failed", 127, "StartError")
@@ -133,12 +133,12 @@ def test_a_command_that_is_not_there(bench: Bench) -> None:
     assert "/usr/bin" in terminated["message"]
 
 
-def test_a_file_that_cannot_be_executed(bench: Bench) -> None:
+def test_file_that_is_not_executable_fails_with_126(bench: Bench) -> None:
     terminated = bench.run(make_pod("one", "/etc/hosts"))["containerStatuses"][0]["state"]["terminated"]
     assert (terminated["exitCode"], terminated["reason"]) == (126, "StartError")
 
 
-def test_the_working_directory(bench: Bench, tmp_path: Path) -> None:
+def test_working_directory_from_default_pod_or_annotation(bench: Bench, tmp_path: Path) -> None:
     default = bench.kubelet._settings.workdir
     bench.run(sh("default", "pwd"))
     bench.run(sh("own", "pwd", container={"workingDir": "/usr"}))
@@ -152,7 +152,7 @@ def test_the_working_directory(bench: Bench, tmp_path: Path) -> None:
     ]
 
 
-def test_deletion_is_graceful(bench: Bench) -> None:
+def test_deletion_sends_sigterm_and_keeps_last_lines(bench: Bench) -> None:
     bench.create(sh("one", "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.05; done"))
     bench.says("one", "up")
     lines: list[bytes] = []
@@ -174,7 +174,7 @@ def test_kills_a_container_that_ignores_sigterm(bench: Bench) -> None:
     until(lambda: not os.listdir(bench.kubelet.state_dir / "pods"))
 
 
-def test_a_pre_stop_hook_runs_first(bench: Bench, tmp_path: Path) -> None:
+def test_pre_stop_hook_runs_before_sigterm(bench: Bench, tmp_path: Path) -> None:
     hook = {"lifecycle": {"preStop": {"exec": {"command": ["sh", "-c", f"echo hook > {tmp_path}/seen"]}}}}
     script = f"trap 'cat {tmp_path}/seen > {tmp_path}/end; exit 0' TERM; echo up; while :; do sleep 0.05; done"
     bench.create(sh("one", script, container=hook))
@@ -184,7 +184,7 @@ def test_a_pre_stop_hook_runs_first(bench: Bench, tmp_path: Path) -> None:
     assert (tmp_path / "end").read_text() == "hook\n"
 
 
-def test_grandchildren_that_detach_are_gone_with_the_container(bench: Bench, tmp_path: Path) -> None:
+def test_detached_grandchildren_are_killed_with_container(bench: Bench, tmp_path: Path) -> None:
     mark = f"{tmp_path}/never"
     script = f"for i in 1 2 3; do setsid sh -c 'setsid tail -F {mark} & sleep 1' & done; sleep 0.2; echo up; exit 0"
     bench.run(sh("one", script))
@@ -201,23 +201,23 @@ def test_init_containers_run_in_order(bench: Bench, tmp_path: Path) -> None:
     assert [item["ready"] for item in status["initContainerStatuses"]] == [True, True]
 
 
-def test_a_sidecar_does_not_hold_the_pod(bench: Bench) -> None:
+def test_sidecar_does_not_keep_pod_running(bench: Bench) -> None:
     side = {"name": "side", "image": "any", "command": ["sleep", "1000"], "restartPolicy": "Always"}
     assert bench.run(sh("one", "echo done", initContainers=[side]))["phase"] == "Succeeded"
     until(lambda: bench.kubelet._supervisor.record(bench.pod("one")["metadata"]["uid"]) is None)
 
 
-def test_the_active_deadline(bench: Bench) -> None:
+def test_active_deadline_ends_pod(bench: Bench) -> None:
     bench.create(sh("one", "sleep 1000"))
     bench.running("one")
-    # Given only now: a busy machine may need more than a second to start it.
+    # The deadline is set only now, because a busy machine may need more than a second to start the pod.
     bench.cluster.patch(PODS, "default", "one", {"spec": {"activeDeadlineSeconds": 1}})
     status = bench.over("one")
     assert (status["phase"], status["reason"]) == ("Failed", "DeadlineExceeded")
     until(lambda: "terminated" in bench.container("one")["state"])
 
 
-def test_two_containers_of_a_pod(bench: Bench) -> None:
+def test_two_containers_have_separate_logs(bench: Bench) -> None:
     pair = [
         {"name": "a", "image": "any", "command": ["sh", "-c", "echo from a"]},
         {"name": "b", "image": "any", "command": ["sh", "-c", "echo from b; exit 2"]},
@@ -231,8 +231,8 @@ def test_two_containers_of_a_pod(bench: Bench) -> None:
         bench.log("one", container="c")
 
 
-def test_the_end_of_one_container_leaves_the_others_alone(bench: Bench) -> None:
-    """Namespace numbers are given out again: the second container once died with the first."""
+def test_end_of_container_does_not_affect_others(bench: Bench) -> None:
+    """Namespace numbers are reused. The second container used to die with the first."""
     pair = [
         {"name": "a", "image": "any", "command": ["true"]},
         {"name": "b", "image": "any", "command": ["sh", "-c", "echo b"]},
@@ -242,7 +242,7 @@ def test_the_end_of_one_container_leaves_the_others_alone(bench: Bench) -> None:
     assert {bench.over(f"p{number}")["phase"] for number in range(30)} == {"Succeeded"}
 
 
-def test_a_readiness_probe_decides_about_ready(bench: Bench, tmp_path: Path) -> None:
+def test_readiness_probe_determines_ready(bench: Bench, tmp_path: Path) -> None:
     probe = {"exec": {"command": ["test", "-e", f"{tmp_path}/ready"]}, "periodSeconds": 1}
     bench.create(sh("one", "sleep 1000", container={"readinessProbe": probe}))
     bench.running("one")
@@ -251,14 +251,14 @@ def test_a_readiness_probe_decides_about_ready(bench: Bench, tmp_path: Path) -> 
     until(lambda: bench.container("one")["ready"])
 
 
-def test_a_pod_that_is_deleted_before_it_starts(bench: Bench) -> None:
+def test_pod_deleted_before_start_leaves_nothing(bench: Bench) -> None:
     bench.create(sh("one", "sleep 1000"))
     bench.delete("one", grace_period=0)
     bench.gone("one")
     until(lambda: not bench.kubelet._supervisor.uids())
 
 
-def test_an_orphan_of_a_vanished_object_is_killed(bench: Bench, tmp_path: Path) -> None:
+def test_process_of_deleted_pod_is_killed(bench: Bench, tmp_path: Path) -> None:
     mark = f"{tmp_path}/orphan"
     bench.create(sh("one", f"touch {mark}; exec tail -f {mark}"))
     until(lambda: processes_with(mark))
@@ -266,7 +266,7 @@ def test_an_orphan_of_a_vanished_object_is_killed(bench: Bench, tmp_path: Path) 
     until(lambda: not processes_with(mark))
 
 
-def test_many_pods_with_the_longest_names(bench: Bench) -> None:
+def test_many_pods_with_long_names_run_and_are_removed(bench: Bench) -> None:
     names = [f"{'n' * 60}-{number:02}" for number in range(20)]
     for name in names:
         bench.create(sh(name, "hostname"))
@@ -279,23 +279,23 @@ def test_many_pods_with_the_longest_names(bench: Bench) -> None:
     until(lambda: not os.listdir(bench.kubelet.state_dir / "pods"))
 
 
-def test_nothing_is_written_while_nothing_happens(bench: Bench) -> None:
+def test_unchanged_pod_is_not_written(bench: Bench) -> None:
     bench.create(sh("one", "sleep 1000"))
     bench.running("one")
     uid = bench.pod("one")["metadata"]["uid"]
     version = bench.pod("one")["metadata"]["resourceVersion"]
     for _ in range(3):
         bench.kubelet._queue.add(uid)
-    bench.run(sh("two", "true"))  # the kubelet has passed over both by then
+    bench.run(sh("two", "true"))  # by its end, the kubelet has handled both pods
     assert bench.pod("one")["metadata"]["resourceVersion"] == version
 
 
-def test_unknown_pods_have_no_log(bench: Bench) -> None:
+def test_log_of_unknown_pod_is_not_found(bench: Bench) -> None:
     with pytest.raises(NotFound):
         bench.kubelet.logs("default", "missing")
 
 
-def test_a_missing_reference_is_waited_for_and_told_by_one_event(bench: Bench) -> None:
+def test_pod_waits_for_missing_reference_with_one_event(bench: Bench) -> None:
     env = [{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "late", "key": "a"}}}]
     bench.create(sh("one", "echo $A", container={"env": env}))
     waiting = until(lambda: bench.container("one").get("state", {}).get("waiting"))
@@ -311,7 +311,7 @@ def test_a_missing_reference_is_waited_for_and_told_by_one_event(bench: Bench) -
     assert 'configmap "late" not found' in events[0]["message"]
 
 
-def test_a_token_that_is_left_out_is_told_and_fails_nothing(isolated: Bench, tmp_path: Path) -> None:
+def test_omitted_token_is_reported_without_failing_pod(isolated: Bench, tmp_path: Path) -> None:
     token = {"name": "token", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}
     mount = {"volumeMounts": [{"name": "token", "mountPath": str(tmp_path)}]}
     isolated.run(sh("one", f"ls {tmp_path}", volumes=[token], container=mount))
@@ -320,7 +320,7 @@ def test_a_token_that_is_left_out_is_told_and_fails_nothing(isolated: Bench, tmp
     assert (event["reason"], event["involvedObject"]["name"]) == ("TokenLeftOut", "one")
 
 
-def test_retries_a_pod_whose_folder_cannot_be_created(benches: MakeBench, open_folder: Path) -> None:
+def test_pod_is_retried_when_its_folder_cannot_be_created(benches: MakeBench, open_folder: Path) -> None:
     bench = benches(state_dir=open_folder / "s")
     script = (
         'echo $TMPDIR; test -e went-wrong && exit 0; touch went-wrong; above=$(dirname "$TMPDIR");'

@@ -1,4 +1,4 @@
-"""After any process was killed at any time: what shall go is gone, what shall stay is still there."""
+"""After any process of the node is killed, ephemeral pods are gone and lasting pods still run."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ signal.pause()
 
 
 class KubeletProcess:
-    """A kubelet in a process of its own, to be killed."""
+    """A kubelet in another process, which the test kills."""
 
     def __init__(self, folder: Path, mode: NetworkMode, kind: str, **pods: str) -> None:
         if mode == NetworkMode.ISOLATED and why_not_isolated():
@@ -79,7 +79,7 @@ class KubeletProcess:
 
 @pytest.fixture
 def nothing_left(tmp_path: Path) -> Iterator[str]:
-    """A word for command lines; at the end no process may show it and no folder may be left."""
+    """A word for command lines. After the test, no process with the word and no folder may be left."""
     word = f"{tmp_path}/word"
     (tmp_path / "word").touch()
     yield word
@@ -87,19 +87,19 @@ def nothing_left(tmp_path: Path) -> Iterator[str]:
     until(lambda: not list(tmp_path.glob("state/*")), "no folder is left")
 
 
-# A process that left its session, its parent and its standard streams behind.
+# A process that is detached from its session, its parent and its standard streams.
 DAEMON = "setsid sh -c 'setsid tail -F {word} >/dev/null 2>&1 & sleep 0.1' & tail -F {word}"
 
 
 def alive(pid: int) -> bool:
     try:
         return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):  # it may end between opening the file and reading it
+    except (FileNotFoundError, ProcessLookupError):  # the process may end between opening and reading the file
         return False
 
 
 def node_with_a_way_out(folder: Path, kind: str) -> tuple[int, int, KubeletProcess]:
-    """Its slirp4netns, the keeper above that, and the kubelet."""
+    """The node's slirp4netns, the keeper that is its parent, and the kubelet."""
     if why_no_way_out():
         pytest.skip(why_no_way_out())
     other = KubeletProcess(folder, NetworkMode.ISOLATED, kind)
@@ -110,7 +110,7 @@ def node_with_a_way_out(folder: Path, kind: str) -> tuple[int, int, KubeletProce
 
 
 @MODES
-def test_an_ephemeral_kubelet_takes_everything_along_when_killed(
+def test_killed_ephemeral_kubelet_leaves_no_process_or_folder(
     tmp_path: Path, mode: NetworkMode, nothing_left: str
 ) -> None:
     other = KubeletProcess(tmp_path, mode, "ephemeral", a=DAEMON.format(word=nothing_left), b=f"tail -F {nothing_left}")
@@ -120,7 +120,7 @@ def test_an_ephemeral_kubelet_takes_everything_along_when_killed(
 
 
 @MODES
-def test_kubelet_and_supervisor_killed_at_once(tmp_path: Path, mode: NetworkMode) -> None:
+def test_simultaneous_kill_of_kubelet_and_supervisor_ends_pods(tmp_path: Path, mode: NetworkMode) -> None:
     word = f"{tmp_path}/word"
     Path(word).touch()
     other = KubeletProcess(tmp_path, mode, "ephemeral", a=DAEMON.format(word=word))
@@ -136,8 +136,8 @@ def test_kubelet_and_supervisor_killed_at_once(tmp_path: Path, mode: NetworkMode
     assert not (tmp_path / "state").exists()
 
 
-def test_sweeps_processes_that_outlived_their_shim(tmp_path: Path) -> None:
-    """Kubelet, supervisor and shim killed at once in shared mode: a detached grandchild lives until the next start."""
+def test_next_kubelet_sweeps_processes_that_outlived_their_shim(tmp_path: Path) -> None:
+    """In shared mode, a detached grandchild survives the kill of kubelet, supervisor and shim until the next start."""
     word = f"{tmp_path}/word"
     Path(word).touch()
     other = KubeletProcess(tmp_path, NetworkMode.SHARED, "ephemeral", a=DAEMON.format(word=word))
@@ -154,7 +154,7 @@ def test_sweeps_processes_that_outlived_their_shim(tmp_path: Path) -> None:
 
 
 @MODES
-def test_a_lasting_node_outlives_its_kubelet(tmp_path: Path, mode: NetworkMode) -> None:
+def test_lasting_node_outlives_killed_kubelet(tmp_path: Path, mode: NetworkMode) -> None:
     stays = "echo up $$; i=0; while [ ! -e go ]; do i=$((i+1)); sleep 0.02; done; echo $$ went on; exit 7"
     ends = "echo early; while [ ! -e end ]; do sleep 0.02; done; exit 5"
     other = KubeletProcess(tmp_path, mode, "lasting", stays=stays, ends=ends)
@@ -177,7 +177,7 @@ def test_a_lasting_node_outlives_its_kubelet(tmp_path: Path, mode: NetworkMode) 
         until(lambda: not processes_with(str(tmp_path)))
 
 
-def test_a_kubelet_can_leave_and_another_take_over(tmp_path: Path) -> None:
+def test_second_kubelet_takes_over_pods_of_stopped_kubelet(tmp_path: Path) -> None:
     lasting = settings(tmp_path, network=NetworkMode.SHARED, ephemeral=False)
     with MemoryCluster() as cluster:
         first = Kubelet(cluster, settings=lasting)
@@ -196,7 +196,7 @@ def test_a_kubelet_can_leave_and_another_take_over(tmp_path: Path) -> None:
 
 @MODES
 @pytest.mark.parametrize("policy", ["Never", "OnFailure"])
-def test_a_killed_supervisor_takes_its_pods_along_and_is_replaced(
+def test_killed_supervisor_ends_its_pods_and_is_replaced(
     benches: MakeBench, tmp_path: Path, mode: NetworkMode, policy: str
 ) -> None:
     bench = benches(network=mode)
@@ -219,13 +219,13 @@ def test_a_killed_supervisor_takes_its_pods_along_and_is_replaced(
 
 
 @MODES
-def test_a_killed_shim_is_a_killed_container(benches: MakeBench, tmp_path: Path, mode: NetworkMode) -> None:
+def test_killed_shim_ends_container_with_137(benches: MakeBench, tmp_path: Path, mode: NetworkMode) -> None:
     bench = benches(network=mode)
     word = f"{tmp_path}/word"
     Path(word).touch()
     bench.create(sh("one", DAEMON.format(word=word)))
     until(lambda: len(processes_with(f"tail\0-F\0{word}")) == 2)
-    # One may go with another.
+    # A process may end together with another.
     linux.signal_pids(
         set(processes_with(str(bench.kubelet.state_dir))) - {bench.kubelet.supervisor_pid}, signal.SIGKILL
     )
@@ -235,7 +235,7 @@ def test_a_killed_shim_is_a_killed_container(benches: MakeBench, tmp_path: Path,
 
 
 @MODES
-def test_a_supervisor_that_ends_in_good_order_is_replaced_too(benches: MakeBench, mode: NetworkMode) -> None:
+def test_terminated_supervisor_is_replaced(benches: MakeBench, mode: NetworkMode) -> None:
     bench = benches(network=mode)
     bench.create(py("one", "import time; time.sleep(1000)"))
     bench.running("one")
@@ -246,26 +246,26 @@ def test_a_supervisor_that_ends_in_good_order_is_replaced_too(benches: MakeBench
 
 @pytest.mark.parametrize("kind", ["ephemeral", "lasting"])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda number: number.name)
-def test_the_way_out_ends_with_the_supervisor_however_that_ends(tmp_path: Path, kind: str, number: int) -> None:
+def test_slirp_ends_with_killed_or_terminated_supervisor(tmp_path: Path, kind: str, number: int) -> None:
     slirp, keeper, other = node_with_a_way_out(tmp_path, kind)
     mark = next((tmp_path / "state").rglob("mark")).read_text()
     assert {slirp, keeper} <= linux.pids_with_variable(
         f"{state_dir.PROCESS_MARK}={mark}".encode()
-    )  # were it left, it would be swept
-    os.kill(other.process.pid, signal.SIGSTOP)  # else it would start another
+    )  # a process that is left would be swept
+    os.kill(other.process.pid, signal.SIGSTOP)  # a running kubelet would start another supervisor
     os.kill(other.supervisor, number)
     until(lambda: not any(map(alive, (slirp, keeper))))
     other.kill()
 
 
-def test_the_way_out_ends_with_an_ephemeral_kubelet(tmp_path: Path) -> None:
+def test_slirp_ends_with_killed_ephemeral_kubelet(tmp_path: Path) -> None:
     slirp, keeper, other = node_with_a_way_out(tmp_path, "ephemeral")
     other.kill()
     until(lambda: not any(map(alive, (slirp, keeper, other.supervisor))))
 
 
 @pytest.mark.parametrize("first", [0, 1], ids=["keeper last", "keeper first"])
-def test_everything_around_the_way_out_killed_at_once(tmp_path: Path, first: int) -> None:
+def test_slirp_ends_when_kubelet_supervisor_and_keeper_are_killed_at_once(tmp_path: Path, first: int) -> None:
     slirp, keeper, other = node_with_a_way_out(tmp_path, "ephemeral")
     victims = [other.process.pid, other.supervisor, keeper]
     for number in (signal.SIGSTOP, signal.SIGKILL):
@@ -275,7 +275,7 @@ def test_everything_around_the_way_out_killed_at_once(tmp_path: Path, first: int
     until(lambda: not alive(slirp))
 
 
-def test_a_lasting_node_keeps_its_way_out_for_the_next_kubelet(tmp_path: Path) -> None:
+def test_lasting_node_keeps_slirp_for_next_kubelet(tmp_path: Path) -> None:
     slirp, _, other = node_with_a_way_out(tmp_path, "lasting")
     other.kill()
     lasting = settings(tmp_path, network=NetworkMode.ISOLATED, ephemeral=False)
@@ -292,7 +292,7 @@ def test_a_lasting_node_keeps_its_way_out_for_the_next_kubelet(tmp_path: Path) -
     until(lambda: not alive(slirp))
 
 
-def test_a_replaced_supervisor_has_a_way_out_again(benches: MakeBench) -> None:
+def test_replaced_supervisor_starts_slirp_again(benches: MakeBench) -> None:
     if why_no_way_out():
         pytest.skip(why_no_way_out())
     bench = benches(network=NetworkMode.ISOLATED)
@@ -303,11 +303,11 @@ def test_a_replaced_supervisor_has_a_way_out_again(benches: MakeBench) -> None:
     until(lambda: not slirps(before))
 
 
-def test_a_folder_is_made_though_others_end_and_take_the_empty_parent_away(tmp_path: Path) -> None:
+def test_state_dir_is_created_while_others_remove_its_empty_parent(tmp_path: Path) -> None:
     parent, stopped = tmp_path / "parent", threading.Event()
 
     def take_away() -> None:
-        times = 50  # fewer than there are attempts
+        times = 50  # fewer than the folders that are created
         while times and not stopped.is_set():
             with contextlib.suppress(OSError):
                 parent.rmdir()
@@ -326,7 +326,7 @@ def test_a_folder_is_made_though_others_end_and_take_the_empty_parent_away(tmp_p
         rival.join()
 
 
-def test_folders_of_the_living_are_not_swept(tmp_path: Path) -> None:
+def test_state_dirs_in_use_are_not_swept(tmp_path: Path) -> None:
     one = state_dir.temporary_state_dir(tmp_path)
     two = state_dir.temporary_state_dir(tmp_path)
     assert one.path.exists()

@@ -1,4 +1,4 @@
-"""The DAGs of ``test_kubernetes_executor``: jobs that run until a file in their pods says that they may end."""
+"""The DAGs of ``test_kubernetes_executor``: jobs that run until a file exists in their pods."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SCRIPT = (
     "trap 'exit 143' TERM; echo up; while [ ! -e /tmp/over ]; do sleep 0.1; done; "
     "echo accuracy=0.5 checkpoint=gs://models/7"
 )
-# No connection, no kubeconfig: the cluster is the one of the pod.
+# Without a connection or a kubeconfig, the operator uses the cluster of its pod.
 _COMMON: dict[str, Any] = {
     "task_id": "train",
     "image": os.environ["TD_TRAINER"],

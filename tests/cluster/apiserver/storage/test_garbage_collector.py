@@ -1,4 +1,4 @@
-"""A disk that fails in the middle of a cascade of deletions: nothing that should go stays for good."""
+"""If the disk fails during a cascade of deletions, the garbage collector finishes the cascade later."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ SECONDS = 60
 
 @pytest.fixture
 def failing(tmp_path: Path) -> Iterator[Callable[[str, str], MemoryCluster]]:
-    """A durable cluster whose file refuses a kind of write (DELETE, INSERT) to objects of a name, until there is a
-    namespace called ``mended``: SQLite itself fails, in the middle of its own transaction."""
+    """A durable cluster whose SQLite file fails a kind of write (DELETE or INSERT) to objects of a name.
+
+    The writes fail inside the transaction, until the namespace ``mended`` exists.
+    """
     file = tmp_path / "cluster.sqlite"
     opened: list[MemoryCluster] = []
 
@@ -56,7 +58,7 @@ def doomed(name: str) -> Object:
     return made
 
 
-def test_children_of_a_deleted_owner_go_as_soon_as_the_disk_lets_them(
+def test_children_of_deleted_owner_are_deleted_after_disk_recovers(
     failing: Callable[[str, str], MemoryCluster],
 ) -> None:
     cluster = failing("DELETE", "child-%3")
@@ -64,13 +66,13 @@ def test_children_of_a_deleted_owner_go_as_soon_as_the_disk_lets_them(
     for number in range(6):
         child = cluster.create(CONFIG_MAPS, "default", owned_by(owner, doomed(f"child-{number}")))
         cluster.create(CONFIG_MAPS, "default", owned_by(child, doomed(f"grand-{number}")))
-    cluster.delete(CONFIG_MAPS, "default", "owner")  # it has happened: its client need not know of the rest
+    cluster.delete(CONFIG_MAPS, "default", "owner")  # succeeds, although the cascade fails
     assert names(cluster, CONFIG_MAPS, "default") == ["child-3", "grand-3"]
     mend(cluster)
     until(lambda: names(cluster, CONFIG_MAPS, "default") == [], SECONDS)
 
 
-def test_a_namespace_is_emptied_in_the_end(failing: Callable[[str, str], MemoryCluster]) -> None:
+def test_namespace_is_emptied_after_disk_recovers(failing: Callable[[str, str], MemoryCluster]) -> None:
     cluster = failing("DELETE", "b")
     cluster.create(NAMESPACES, None, {"metadata": {"name": "team"}})
     for name in ("a", "b", "c", "d"):
@@ -84,7 +86,9 @@ def test_a_namespace_is_emptied_in_the_end(failing: Callable[[str, str], MemoryC
         cluster.get(CONFIG_MAPS, "team", "b")
 
 
-def test_objects_of_a_deleted_definition_go_in_the_end(failing: Callable[[str, str], MemoryCluster]) -> None:
+def test_objects_of_deleted_definition_are_deleted_after_disk_recovers(
+    failing: Callable[[str, str], MemoryCluster],
+) -> None:
     cluster = failing("DELETE", "b")
     definition = tf_job_definition()
     definition["metadata"]["name"] = "things.example.com"
@@ -102,7 +106,9 @@ def test_objects_of_a_deleted_definition_go_in_the_end(failing: Callable[[str, s
     until(lambda: names(cluster, things, "default") == [], SECONDS)
 
 
-def test_collects_leftovers_at_the_next_start(failing: Callable[[str, str], MemoryCluster], tmp_path: Path) -> None:
+def test_leftover_children_are_deleted_at_next_start(
+    failing: Callable[[str, str], MemoryCluster], tmp_path: Path
+) -> None:
     cluster = failing("DELETE", "child-%")
     owner = cluster.create(CONFIG_MAPS, "default", config_map("owner"))
     cluster.create(CONFIG_MAPS, "default", owned_by(owner, doomed("child-0")))

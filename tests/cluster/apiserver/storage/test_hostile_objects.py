@@ -1,4 +1,4 @@
-"""The property: a server answers each hostile object, and none that it takes keeps another from progress."""
+"""A server answers requests with malformed objects, and no accepted object blocks others."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ VALID: dict[str, Object] = {
 
 
 def places(type_: str, path: tuple[str, ...] = (), depth: int = 4) -> Iterator[tuple[str, ...]]:
-    """The paths of all fields of a type, lists and mappings left out of them, to a depth."""
+    """The paths of all fields of a type to a depth, without the indices of lists and the keys of mappings."""
     for field, kind in fields_of(type_).items():
         if field in ("status", "apiVersion", "kind", "metadata") and not path:
             continue
@@ -55,7 +55,7 @@ def places(type_: str, path: tuple[str, ...] = (), depth: int = 4) -> Iterator[t
 
 
 def with_junk(body: Object, type_: str, path: tuple[str, ...], junk: Any) -> Object:
-    """The body with junk at a path; what is on the way is made of the right types."""
+    """The body with junk at a path. Missing parents are created with the right types."""
     body = copy.deepcopy(body)
     here: Any = body
     for field in path[:-1]:
@@ -72,7 +72,7 @@ def with_junk(body: Object, type_: str, path: tuple[str, ...], junk: Any) -> Obj
 
 
 @pytest.mark.parametrize("kind", TYPED, ids=lambda kind: kind.resource.kind)
-def test_no_accepted_object_keeps_another_from_progress(kind: Kind) -> None:
+def test_accepted_malformed_objects_do_not_block_scheduling_or_lists(kind: Kind) -> None:
     resource = kind.resource
     type_ = type_of_kind(resource.api_version, resource.kind)
     valid = VALID.get(resource.kind, {})
@@ -93,7 +93,7 @@ def test_no_accepted_object_keeps_another_from_progress(kind: Kind) -> None:
 
 
 def assert_progress(memory: MemoryCluster, resource: Resource, mark: str) -> None:
-    """A good pod is placed beside whatever was taken, and all is printed; then all of that is removed."""
+    """Check that a valid pod is scheduled and all objects are listed, then delete these objects."""
     name = f"good-{mark}"
     body = pod(name, tolerations=[{"operator": "Exists"}])
     memory.create(PODS, "default", body)

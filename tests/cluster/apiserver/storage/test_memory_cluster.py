@@ -1,7 +1,4 @@
-"""What the embedded cluster does on its own: an injected clock, old events, quick ends.
-
-Watches of the embedded cluster under load and over time.
-"""
+"""Behaviour of the embedded cluster only: its clock, expiry of events, garbage collection, and watches under load."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ def test_time_and_identity_are_injected() -> None:
     assert metadata["uid"] == "00000000-0000-0000-0000-000000000003"
 
 
-def test_events_are_forgotten_after_an_hour() -> None:
+def test_events_expire_after_an_hour() -> None:
     now = 1_600_000_000.0
     with MemoryCluster(clock=lambda: now) as cluster:
         cluster.create(EVENTS, "default", event("old"))
@@ -44,8 +41,8 @@ def test_events_are_forgotten_after_an_hour() -> None:
         assert names(cluster, EVENTS, "default") == ["again", "new"]
 
 
-def test_a_namespace_always_has_its_name_as_a_label(memory: MemoryCluster) -> None:
-    """Also one that tries to go without, or by the name of another; as API servers do from 1.21 on."""
+def test_namespace_always_has_its_name_as_label(memory: MemoryCluster) -> None:
+    """The label cannot be removed or changed, as in Kubernetes since 1.21."""
     namespace = "default"
     name = "kubernetes.io/metadata.name"
     stored = memory.get(NAMESPACES, None, namespace)
@@ -59,13 +56,13 @@ def test_a_namespace_always_has_its_name_as_a_label(memory: MemoryCluster) -> No
     assert memory.replace(NAMESPACES, None, namespace, bare)["metadata"]["labels"] == {name: namespace}
 
 
-def test_an_unknown_owner_kind_keeps_its_object(memory: MemoryCluster) -> None:
+def test_object_with_owner_of_unknown_kind_is_kept(memory: MemoryCluster) -> None:
     owner = {"apiVersion": "example.com/v1", "kind": "Thing", "metadata": {"name": "t", "uid": "u"}}
     memory.create(CONFIG_MAPS, "default", owned_by(owner, config_map("a")))
     assert names(memory, CONFIG_MAPS, "default") == ["a"]
 
 
-def test_one_dead_owner_of_two_is_only_crossed_out(memory: MemoryCluster) -> None:
+def test_deleted_owner_of_two_is_removed_from_references(memory: MemoryCluster) -> None:
     first, second = (memory.create(CONFIG_MAPS, "default", config_map(name)) for name in ("first", "second"))
     memory.create(CONFIG_MAPS, "default", owned_by(second, owned_by(first, config_map("mine"))))
     memory.delete(CONFIG_MAPS, "default", "first")
@@ -73,7 +70,7 @@ def test_one_dead_owner_of_two_is_only_crossed_out(memory: MemoryCluster) -> Non
     assert [owner["name"] for owner in owners] == ["second"]
 
 
-def test_foreground_waits_for_what_blocks(memory: MemoryCluster) -> None:
+def test_foreground_deletion_waits_for_blocking_dependents(memory: MemoryCluster) -> None:
     owner = memory.create(CONFIG_MAPS, "default", config_map("owner"))
     memory.create(PODS, "default", owned_by(owner, pod("p", nodeName="n"), block=True))
     memory.delete(CONFIG_MAPS, "default", "owner", propagation="Foreground")
@@ -83,7 +80,7 @@ def test_foreground_waits_for_what_blocks(memory: MemoryCluster) -> None:
     assert names(memory, CONFIG_MAPS, "default") == []
 
 
-def test_a_deep_tree_needs_no_deep_stack(memory: MemoryCluster) -> None:
+def test_deletion_of_deep_owner_chain_does_not_recurse(memory: MemoryCluster) -> None:
     above = memory.create(CONFIG_MAPS, "default", config_map("c0"))
     for number in range(1, 3000):
         above = memory.create(CONFIG_MAPS, "default", owned_by(above, config_map(f"c{number}")))
@@ -96,7 +93,7 @@ Write = Callable[[MemoryCluster], object]
 
 @contextmanager
 def writing(cluster: MemoryCluster, writes: Iterator[Write]) -> Iterator[None]:
-    """A thread that writes until the block ends, however it ends."""
+    """A thread that writes until the block ends."""
     stop = threading.Event()
 
     def write() -> None:
@@ -115,7 +112,7 @@ def writing(cluster: MemoryCluster, writes: Iterator[Write]) -> Iterator[None]:
 
 
 def _config_maps(most: int) -> Iterator[Write]:
-    """No more than the history keeps: a reader that falls behind that gets an error, as another test shows."""
+    """At most as many writes as the history keeps, because a reader that falls further behind gets an error."""
     for number in range(most):
         yield partial(
             lambda cluster, name: cluster.create(CONFIG_MAPS, "default", config_map(name)), name=f"c{number:06}"
@@ -128,7 +125,7 @@ def _patches() -> Iterator[Write]:
         yield partial(lambda cluster, patch: cluster.patch(CONFIG_MAPS, "default", "a", patch), patch=patch)
 
 
-def test_bookmarks_come_between_the_changes() -> None:
+def test_quiet_watch_gets_bookmarks() -> None:
     with MemoryCluster(bookmark_every=0.01) as cluster, cluster.watch(TFJOBS, timeout=30) as events:
         cluster.create(CONFIG_MAPS, "default", config_map("other"))
         first = next(events)
@@ -137,7 +134,7 @@ def test_bookmarks_come_between_the_changes() -> None:
     assert int(first.object["metadata"]["resourceVersion"]) > 0
 
 
-def test_a_watch_from_a_bookmark_misses_nothing() -> None:
+def test_watch_from_bookmark_misses_nothing() -> None:
     with MemoryCluster(bookmark_every=0.001) as cluster, writing(cluster, _config_maps(5000)):
         since = "0"
         seen: list[str] = []
@@ -164,12 +161,12 @@ def test_late_reader_receives_all_events_before_the_timeout() -> None:
     assert (seen[-1].type, seen[-1].object["metadata"]["resourceVersion"]) == ("BOOKMARK", now)
 
 
-def test_a_busy_watch_ends_in_time() -> None:
+def test_busy_watch_ends_at_timeout() -> None:
     with MemoryCluster() as cluster:
         cluster.create(CONFIG_MAPS, "default", config_map("a"))
         told: list[str] = []
         with writing(cluster, _patches()):
-            while "MODIFIED" not in told:  # a watch in whose time the writer had no turn is not a busy one
+            while "MODIFIED" not in told:  # the writer may not have run during a short watch
                 told = [event.type for event in cluster.watch(CONFIG_MAPS, timeout=0.2)]
         assert (told[0], told[-1]) == ("ADDED", "BOOKMARK")
 
@@ -188,7 +185,7 @@ def test_closing_the_cluster_ends_its_watches() -> None:
     assert ended.wait(60)
 
 
-def test_a_watch_of_a_kind_ends_with_the_kind() -> None:
+def test_watch_ends_when_its_kind_is_deleted() -> None:
     things = Resource("example.com", "v1", "Thing", "things")
     version = {"name": "v1", "served": True, "storage": True}
     spec = {"group": "example.com", "names": {"kind": "Thing", "plural": "things"}, "versions": [version]}

@@ -1,4 +1,4 @@
-"""Patches and selectors as tables: what each corner of their syntax means."""
+"""Patches and selectors, as tables of their syntax."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ C1, C2 = {"name": "a", "image": "1"}, {"name": "b", "image": "2"}
         ({}, {"a": {"b": None}}, {"a": {}}),
     ],
 )
-def test_merge(target: Any, patch: Any, result: Any) -> None:
+def test_merge_patch_result(target: Any, patch: Any, result: Any) -> None:
     assert merge_patch(target, patch) == result
 
 
@@ -49,7 +49,7 @@ def test_merge(target: Any, patch: Any, result: Any) -> None:
          {"containers": [C2, C1]}),
     ],
 )  # fmt: skip
-def test_strategic(target: Any, patch: Any, result: Any) -> None:
+def test_strategic_patch_result(target: Any, patch: Any, result: Any) -> None:
     assert strategic_merge_patch(target, patch) == result
 
 
@@ -67,14 +67,14 @@ def test_strategic(target: Any, patch: Any, result: Any) -> None:
         ("a in (b, )", {"a": ""}, True),
     ],
 )
-def test_label_selectors(selector: str, labels: dict[str, str], holds: bool) -> None:
+def test_label_selector_matches(selector: str, labels: dict[str, str], holds: bool) -> None:
     predicate = label_predicate(selector)
     assert predicate is not None
     assert predicate({"metadata": {"labels": labels}}) is holds
 
 
 @pytest.mark.parametrize("selector", [",", "a,", "a,,b", "a=b c", "in (a)", "a in b", "!", "a>x", "a>1", "a=b=c"])
-def test_bad_label_selectors(selector: str) -> None:
+def test_bad_label_selectors_are_rejected(selector: str) -> None:
     with pytest.raises(BadRequest):
         label_predicate(selector)
 
@@ -91,7 +91,7 @@ def test_bad_label_selectors(selector: str) -> None:
         (r"spec.text=a\,b\=c", True),
     ],
 )
-def test_field_selectors(selector: str, holds: bool) -> None:
+def test_field_selector_matches(selector: str, holds: bool) -> None:
     obj = {"metadata": {"name": "x"}, "spec": {"number": 3, "flag": True, "text": "a,b=c"}}
     predicate = field_predicate(selector)
     assert predicate is not None
@@ -99,6 +99,6 @@ def test_field_selectors(selector: str, holds: bool) -> None:
 
 
 @pytest.mark.parametrize("selector", ["a", "=b", "a=b=c"])
-def test_bad_field_selectors(selector: str) -> None:
+def test_bad_field_selectors_are_rejected(selector: str) -> None:
     with pytest.raises(BadRequest):
         field_predicate(selector)

@@ -1,4 +1,4 @@
-"""The SQLite file: it outlives its process, belongs to one at a time, and says so when it is no good."""
+"""The SQLite file outlives its process, is used by one process at a time, and reports damage."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def opened(path: Path) -> MemoryCluster:
     return MemoryCluster(journal=SqliteJournal(path))
 
 
-def test_everything_is_there_again(path: Path) -> None:
+def test_objects_and_version_survive_restart(path: Path) -> None:
     with opened(path) as cluster:
         kept = cluster.create(CONFIG_MAPS, "default", config_map("kept", key="1"))
         cluster.create(CONFIG_MAPS, "default", config_map("gone"))
@@ -66,7 +66,7 @@ def test_older_versions_are_gone_after_a_restart(path: Path) -> None:
         cluster.watch(CONFIG_MAPS, since=cluster.list(CONFIG_MAPS).resource_version).close()
 
 
-def test_no_acknowledged_write_dies_with_the_process(path: Path) -> None:
+def test_acknowledged_writes_survive_kill_of_process(path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     lines = [process.stdout.readline().split() for _ in range(300)]
@@ -82,8 +82,8 @@ def test_no_acknowledged_write_dies_with_the_process(path: Path) -> None:
     assert newest >= max(version for _, version in said)
 
 
-def test_a_write_is_on_the_disk_when_it_returns(path: Path) -> None:
-    """What the docstring says of a power cut: in the write-ahead log only FULL (2) syncs at every commit."""
+def test_every_commit_is_synced_to_disk(path: Path) -> None:
+    """With a write-ahead log, SQLite syncs at every commit only if ``synchronous`` is FULL (2)."""
     journal = SqliteJournal(path)
     try:
         settings = ("journal_mode", "synchronous", "fullfsync")
@@ -93,7 +93,7 @@ def test_a_write_is_on_the_disk_when_it_returns(path: Path) -> None:
     assert found == ["wal", 2, 1]
 
 
-def test_defined_kinds_are_served_again(path: Path) -> None:
+def test_custom_kinds_are_served_after_restart(path: Path) -> None:
     things = Resource("example.com", "v1", "Thing", "things")
     version = {"name": "v1", "served": True, "storage": True}
     spec = {"group": "example.com", "names": {"kind": "Thing", "plural": "things"}, "versions": [version]}
@@ -104,7 +104,7 @@ def test_defined_kinds_are_served_again(path: Path) -> None:
         assert cluster.get(things, "default", "a")["spec"] == {"any": ["thing", 1, None]}
 
 
-def test_only_its_owner_can_read_it(path: Path) -> None:
+def test_only_owner_can_read_files(path: Path) -> None:
     with opened(path) as cluster:
         cluster.create(CONFIG_MAPS, "default", config_map("a"))
         modes = {stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
@@ -112,7 +112,7 @@ def test_only_its_owner_can_read_it(path: Path) -> None:
         assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
-def test_one_process_at_a_time(path: Path) -> None:
+def test_second_process_is_refused(path: Path) -> None:
     with opened(path):
         with pytest.raises(ClusterError, match="in use") as refused:
             SqliteJournal(path)
@@ -122,7 +122,7 @@ def test_one_process_at_a_time(path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"this is not a database " * 100, b"SQLite format 3\x00" + b"\xff" * 5000])
-def test_a_damaged_file_is_named(path: Path, content: bytes) -> None:
+def test_damaged_file_is_reported_and_kept(path: Path, content: bytes) -> None:
     path.parent.mkdir()
     path.write_bytes(content)
     with pytest.raises(ClusterError, match="damaged") as refused:
@@ -132,7 +132,7 @@ def test_a_damaged_file_is_named(path: Path, content: bytes) -> None:
     assert path.read_bytes() == content
 
 
-def test_another_programs_database_is_left_alone(path: Path) -> None:
+def test_database_of_another_program_is_refused_and_kept(path: Path) -> None:
     path.parent.mkdir()
     with sqlite3.connect(path) as db:
         db.execute("CREATE TABLE precious (x)")
@@ -144,7 +144,7 @@ def test_another_programs_database_is_left_alone(path: Path) -> None:
     db.close()
 
 
-def test_a_closed_cluster_says_so(path: Path) -> None:
+def test_closed_cluster_refuses_writes(path: Path) -> None:
     cluster = opened(path)
     cluster.close()
     with pytest.raises(ClusterError, match="closed"):
@@ -184,7 +184,7 @@ again.close()
 """
 
 
-def test_a_full_disk_is_called_so_and_loses_nothing(path: Path) -> None:
+def test_full_disk_is_reported_and_loses_nothing(path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", _FULL, path], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     created, deleted, in_memory, opened, reloaded = done.stdout.splitlines()

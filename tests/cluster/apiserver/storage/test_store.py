@@ -55,7 +55,7 @@ def listed(cluster: MemoryCluster, labels: str = "") -> dict[str, Object]:
 
 @given(WRITES)
 @thorough(50)
-def test_versions_only_grow(writes: list[tuple[str, str, int]]) -> None:
+def test_versions_only_increase(writes: list[tuple[str, str, int]]) -> None:
     with MemoryCluster() as cluster:
         events = cluster.watch(CONFIG_MAPS, "default", timeout=0.001)
         before = int(cluster.list(CONFIG_MAPS).resource_version)
@@ -68,7 +68,7 @@ def test_versions_only_grow(writes: list[tuple[str, str, int]]) -> None:
         assert seen == sorted(set(seen))
 
 
-def test_a_watch_ends_though_its_timeout_is_too_short_to_wait_for() -> None:
+def test_watch_with_very_short_timeout_ends() -> None:
     ended = list[int]()
     with MemoryCluster() as cluster:
 
@@ -84,7 +84,7 @@ def test_a_watch_ends_though_its_timeout_is_too_short_to_wait_for() -> None:
 
 @given(WRITES, st.integers(0, 40), st.sampled_from(["", "value=1", "value!=2", "value in (0,3)"]))
 @thorough(100)
-def test_a_list_and_a_watch_give_the_next_list(writes: list[tuple[str, str, int]], cut: int, labels: str) -> None:
+def test_list_and_watch_events_reproduce_next_list(writes: list[tuple[str, str, int]], cut: int, labels: str) -> None:
     with MemoryCluster() as cluster:
         for one in writes[:cut]:
             write(cluster, *one)
@@ -100,7 +100,7 @@ def test_a_list_and_a_watch_give_the_next_list(writes: list[tuple[str, str, int]
 
 @given(WRITES, WRITES, st.integers(1, 3))
 @thorough(100)
-def test_pages_show_one_moment(
+def test_pages_of_list_show_same_version(
     before: list[tuple[str, str, int]], during: list[tuple[str, str, int]], limit: int
 ) -> None:
     with MemoryCluster() as cluster:
@@ -120,8 +120,8 @@ def test_pages_show_one_moment(
 
 @given(st.lists(st.sets(st.integers(0, 7), max_size=2), min_size=1, max_size=8), st.sets(st.integers(0, 7)))
 @thorough(100)
-def test_only_what_has_a_living_owner_or_none_is_left(owners: list[set[int]], deleted: set[int]) -> None:
-    """Objects own each other in any acyclic way; then some are deleted."""
+def test_objects_remain_only_without_owners_or_with_living_owner(owners: list[set[int]], deleted: set[int]) -> None:
+    """Objects own each other in any acyclic way. Then some objects are deleted."""
     with MemoryCluster() as cluster:
         made: list[Object] = []
         for number, above in enumerate(owners):
@@ -140,7 +140,7 @@ def test_only_what_has_a_living_owner_or_none_is_left(owners: list[set[int]], de
 
 
 def survivors(owners: list[set[int]], alive: set[int]) -> set[int]:
-    # Numbers only own higher ones, so one pass upwards settles everything.
+    # An owner has a lower number than its dependents, so one pass in ascending order is enough.
     left: set[int] = set()
     for number in sorted(alive):
         above = {owner for owner in owners[number] if owner < number}
@@ -149,7 +149,7 @@ def survivors(owners: list[set[int]], alive: set[int]) -> set[int]:
     return left
 
 
-def test_history_is_bounded_and_older_watches_are_gone() -> None:
+def test_watches_and_pages_older_than_history_are_gone() -> None:
     with MemoryCluster(history=5) as cluster:
         since = cluster.list(CONFIG_MAPS).resource_version
         page = cluster.list(CONFIG_MAPS)

@@ -1,4 +1,4 @@
-"""The Node object: what the kubelet keeps true, and what it leaves to other clients."""
+"""The Node object: which fields the kubelet keeps up to date, and which it leaves to other clients."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def world() -> Iterator[World]:
         yield World(cluster)
 
 
-def test_a_node_says_where_it_is_and_what_it_offers(world: World) -> None:
+def test_node_reports_address_and_allocatable_resources(world: World) -> None:
     world.registered(capacity={"cpu": "7", "nvidia.com/gpu": "4"})
     node = world.node()
     assert node["metadata"]["labels"]["kubernetes.io/hostname"] == "n"
@@ -62,8 +62,8 @@ def test_a_node_says_where_it_is_and_what_it_offers(world: World) -> None:
 
 
 @pytest.mark.parametrize("watched", [True, False])
-def test_a_deleted_node_is_made_again(world: World, watched: bool) -> None:
-    """Also one that was not watched when it was deleted."""
+def test_deleted_node_is_recreated(world: World, watched: bool) -> None:
+    """Also a node that was deleted before the informer watched it."""
     node_informer = UidInformer(world.cluster, NODES, lambda uid: None, fields="metadata.name=n")
     registration = world.registered(node_informer=node_informer)
     uid = world.node()["metadata"]["uid"]
@@ -92,7 +92,7 @@ def test_keeps_labels_and_taints_of_other_clients(world: World) -> None:
     assert node["spec"] == change["spec"]
 
 
-def test_the_status_is_written_when_it_is_due_and_not_before(world: World) -> None:
+def test_status_is_written_once_per_heartbeat(world: World) -> None:
     registration = world.registered(heartbeat=10.0)
     version = world.version()
     for _ in range(5):
@@ -104,7 +104,7 @@ def test_the_status_is_written_when_it_is_due_and_not_before(world: World) -> No
     assert world.version() != version
 
 
-def test_conditions_keep_the_time_of_their_last_change() -> None:
+def test_conditions_keep_last_transition_time() -> None:
     fixed: Object = {"offers": {}, "address": "", "info": {}, "description": "well"}
     foreign = {"type": "Custom", "status": "True"}
     unready = {"type": "Ready", "status": "Unknown", "lastTransitionTime": "1969-12-31T23:00:00Z"}

@@ -1,4 +1,4 @@
-"""What containers print, from their pipes to the reader."""
+"""Container logs, from the pipes of the container to the reader."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "c" / "0.log"
 
 
-def test_lines_arrive_whole_however_they_are_cut(path: Path) -> None:
+def test_lines_split_across_writes_are_read_whole(path: Path) -> None:
     log = LogFile(str(path), 1 << 20)
     for piece in (b"a", b"b\nc", b"", b"d\n\n", b"end"):
         log.write("stdout", piece)
@@ -44,7 +44,7 @@ def test_lines_arrive_whole_however_they_are_cut(path: Path) -> None:
     assert read(path) == [b"ab\n", b"cd\n", b"\n", b"end\n"]
 
 
-def test_the_file_is_what_every_log_reader_knows(path: Path) -> None:
+def test_log_file_has_cri_format(path: Path) -> None:
     log = LogFile(str(path), 1 << 20)
     log.write("stdout", b"x" * 40_000 + b"\n")
     log.write("stderr", b"e\n")
@@ -56,7 +56,7 @@ def test_the_file_is_what_every_log_reader_knows(path: Path) -> None:
     assert read(path) == [b"x" * 40_000 + b"\n", b"e\n"]
 
 
-def test_any_bytes_come_back(path: Path) -> None:
+def test_log_preserves_arbitrary_bytes(path: Path) -> None:
     data = bytes(range(256)).replace(b"\n", b"") * 300
     log = LogFile(str(path), 1 << 20)
     log.write("stdout", data + b"\n")
@@ -73,13 +73,13 @@ def test_tail_and_timestamps(path: Path) -> None:
     assert re.fullmatch(rb"\S+Z 3\n", read(path, tail=1, timestamps=True)[0])
 
 
-def test_since(path: Path) -> None:
+def test_since_skips_older_lines(path: Path) -> None:
     path.parent.mkdir()
     path.write_text("".join(f"{log_timestamp(seconds)} stdout F {seconds}\n" for seconds in (100, 200.5, 300)))
     assert read(path, since=200.5) == [b"200.5\n", b"300\n"]
 
 
-def test_rotation_keeps_the_newest(path: Path) -> None:
+def test_rotation_keeps_newest_lines(path: Path) -> None:
     log = LogFile(str(path), 4000)
     for number in range(1000):
         log.write("stdout", b"%d\n" % number)
@@ -91,7 +91,7 @@ def test_rotation_keeps_the_newest(path: Path) -> None:
 
 
 @pytest.mark.parametrize("rotations", [1, 2, 4])
-def test_following_loses_nothing_however_often_the_file_was_rotated_meanwhile(path: Path, rotations: int) -> None:
+def test_following_loses_no_lines_during_rotation(path: Path, rotations: int) -> None:
     log = LogFile(str(path), 4000)
     log.write("stdout", b"0\n")
     writing = threading.Event()
@@ -111,7 +111,7 @@ def test_following_loses_nothing_however_often_the_file_was_rotated_meanwhile(pa
     assert [b"0\n", *split(stream)] == expected
 
 
-def test_following_says_where_lines_may_be_missing_because_the_reader_was_too_slow(path: Path) -> None:
+def test_following_marks_gap_when_reader_is_too_slow(path: Path) -> None:
     log = LogFile(str(path), 4000)
     log.write("stdout", b"0\n")
     writing = threading.Event()
@@ -132,13 +132,13 @@ def test_following_says_where_lines_may_be_missing_because_the_reader_was_too_sl
     assert len(before) + len(after) < 2000
 
 
-def test_a_reader_beside_an_endless_writer_reads_every_line_and_the_disk_stays_free(path: Path) -> None:
+def test_concurrent_reader_gets_every_line_and_disk_use_is_bounded(path: Path) -> None:
     limit, lines = 20_000, 20_000
     log = LogFile(str(path), limit)
     writing = threading.Event()
     writing.set()
     read_up_to = 0
-    room = threading.Semaphore(1000)  # lines: the reader is never a whole set of files behind
+    room = threading.Semaphore(1000)  # lines that the reader may lag, which the kept files can hold
 
     def write() -> None:
         for number in range(lines):
@@ -162,7 +162,7 @@ def test_a_reader_beside_an_endless_writer_reads_every_line_and_the_disk_stays_f
     assert sum(file.stat().st_size for file in path.parent.iterdir()) <= 5 * limit
 
 
-def test_no_trouble_with_its_file_is_trouble_of_the_container(path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_log_survives_missing_folder_and_warns_once(path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path.parent.write_text("in the way")
     log = LogFile(str(path), 4000)
     log.write("stdout", b"lost\n")
@@ -171,14 +171,14 @@ def test_no_trouble_with_its_file_is_trouble_of_the_container(path: Path, capfd:
     assert b"later\n" in read(path)
     shutil.rmtree(path.parent)
     for number in range(200):
-        log.write("stdout", b"%d\n" % number)  # rotates what is gone
+        log.write("stdout", b"%d\n" % number)  # rotates files that no longer exist
     log.close()
     log.close()
     assert capfd.readouterr().err.count("are lost") == 1
 
 
 @pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="only root may mount a small disk")
-def test_a_full_disk_costs_lines_and_nothing_else(tmp_path: Path) -> None:
+def test_full_disk_loses_lines_but_no_writes_fail(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", disk], check=False).returncode:
@@ -198,7 +198,7 @@ def test_a_full_disk_costs_lines_and_nothing_else(tmp_path: Path) -> None:
         subprocess.run(["umount", disk], check=True)
 
 
-def test_a_container_whose_log_cannot_be_written_runs_and_ends(benches: MakeBench, tmp_path: Path) -> None:
+def test_container_runs_when_its_log_cannot_be_written(benches: MakeBench, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     (kept / "default").mkdir(parents=True)
     (kept / "default" / "one").write_text("in the way")
@@ -212,8 +212,8 @@ def test_a_container_whose_log_cannot_be_written_runs_and_ends(benches: MakeBenc
     assert bench.log("two") == "kept\n"
 
 
-def test_an_order_that_fails_loses_none_behind_it(bench: Bench) -> None:
-    """All in one message, as they come when many pods start at once."""
+def test_failed_supervisor_command_does_not_lose_later_commands(bench: Bench) -> None:
+    """All commands are in one message, as when many pods start at once."""
     for name in ("one", "two"):
         bench.create(sh(name, "echo up; while :; do sleep 0.05; done"))
         bench.says(name, "up")
@@ -229,7 +229,7 @@ def test_an_order_that_fails_loses_none_behind_it(bench: Bench) -> None:
     assert "running" in bench.container("one")["state"]
 
 
-def test_logs_of_attempts_and_of_pods_that_are_long_gone_are_not_kept(benches: MakeBench, tmp_path: Path) -> None:
+def test_old_logs_of_attempts_and_deleted_pods_are_removed(benches: MakeBench, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     bench = benches(keep_logs_dir=kept, backoff=RestartBackoff(0.01, 0.02, 600.0))
     bench.create(sh("loop", "echo one more; exit 1", restartPolicy="OnFailure"))
@@ -246,7 +246,7 @@ def test_logs_of_attempts_and_of_pods_that_are_long_gone_are_not_kept(benches: M
     until(lambda: len(list((kept / "default" / "again").iterdir())) <= 10)
 
 
-def test_follow_shows_lines_as_they_come_and_ends_with_the_container(bench: Bench) -> None:
+def test_follow_streams_lines_and_ends_with_container(bench: Bench) -> None:
     bench.create(sh("one", "for i in 1 2 3; do echo $i; while [ ! -e go$i ]; do sleep 0.01; done; done; echo end"))
     bench.running("one")
     folder = bench.kubelet._settings.workdir
@@ -258,7 +258,7 @@ def test_follow_shows_lines_as_they_come_and_ends_with_the_container(bench: Benc
         assert list(lines) == [b"end\n"]
 
 
-def test_closing_from_another_thread_ends_the_reader_at_once(bench: Bench) -> None:
+def test_closing_stream_from_another_thread_ends_reader(bench: Bench) -> None:
     bench.create(sh("one", "echo up; sleep 1000"))
     bench.says("one", "up")
     stream = bench.cluster.logs("default", "one", LogOptions(follow=True))
@@ -271,7 +271,7 @@ def test_closing_from_another_thread_ends_the_reader_at_once(bench: Bench) -> No
     assert not reader.is_alive()
 
 
-def test_fifty_megabytes_neither_block_nor_pile_up(benches: MakeBench) -> None:
+def test_fifty_megabytes_of_output_use_bounded_memory(benches: MakeBench) -> None:
     bench = benches(network=NetworkMode.SHARED)
     script = "import sys\nfor i in range(500): sys.stdout.write(('%06d ' % i + 'x' * 92 + '\\n') * 1050)\nprint('end')"
     assert bench.run(py("one", script))["phase"] == "Succeeded"
@@ -285,7 +285,7 @@ def test_fifty_megabytes_neither_block_nor_pile_up(benches: MakeBench) -> None:
     assert int(re.findall(r"VmHWM:\s+(\d+) kB", memory)[0]) < 64 << 10
 
 
-def test_binary_and_endless_lines(bench: Bench) -> None:
+def test_binary_data_and_very_long_lines_are_logged(bench: Bench) -> None:
     script = "import os; os.write(1, bytes(range(256)) * 4000); os.write(2, b'\\xff\\n')"
     assert bench.run(py("one", script))["phase"] == "Succeeded"
     with bench.cluster.logs("default", "one") as lines:
@@ -293,7 +293,7 @@ def test_binary_and_endless_lines(bench: Bench) -> None:
     assert len(data) >= 256 * 4000
 
 
-def test_a_container_that_waits_has_no_log_yet(bench: Bench) -> None:
+def test_log_of_waiting_container_is_rejected(bench: Bench) -> None:
     env = [{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "never", "key": "a"}}}]
     bench.create(sh("one", "true", container={"env": env}))
     until(lambda: "waiting" in bench.container("one").get("state", {}))
@@ -303,7 +303,7 @@ def test_a_container_that_waits_has_no_log_yet(bench: Bench) -> None:
         bench.log("one", previous=True)
 
 
-def test_since_seconds_of_a_pod(bench: Bench) -> None:
+def test_since_seconds_skips_older_lines(bench: Bench) -> None:
     bench.run(sh("one", "echo old"))
     assert bench.log("one", since_seconds=1000) == "old\n"
     began = time.time()

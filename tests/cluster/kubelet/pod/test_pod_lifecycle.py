@@ -1,4 +1,4 @@
-"""What a node does for a pod: tables over pods, facts and time."""
+"""Decisions of the pod lifecycle, as tables of pods, runtime states and times."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def state(decision: PodDecision, index: int = 0) -> Object:
     return found
 
 
-def test_a_new_pod_gets_a_sandbox_and_its_container() -> None:
+def test_new_pod_gets_sandbox_and_container() -> None:
     decision = ask(pod(), sandbox="")
     assert decision.actions == (CreateSandbox(), StartContainer("c"))
     assert decision.status["phase"] == "Pending"
@@ -61,7 +61,7 @@ def test_a_new_pod_gets_a_sandbox_and_its_container() -> None:
     assert state(decision)["waiting"]["reason"] == "ContainerCreating"
 
 
-def test_a_running_pod_is_left_alone() -> None:
+def test_running_pod_needs_no_action() -> None:
     decision = ask(pod(), RUNNING)
     assert decision.actions == ()
     assert decision.status["phase"] == "Running"
@@ -86,13 +86,13 @@ def test_restart_policies(policy: str, code: int, phase: str, restarts: bool) ->
     assert decision.actions == ((StartContainer("c", 1, 1),) if restarts else ())
 
 
-def test_a_pod_stays_running_while_its_container_starts_again() -> None:
+def test_pod_stays_running_while_container_restarts() -> None:
     restarting = ContainerRun(name="c", attempt=1, last=ended(1))
     assert ask(pod("OnFailure"), restarting).status["phase"] == "Running"
     assert ask(pod("OnFailure"), ContainerRun(name="c")).status["phase"] == "Pending"
 
 
-def test_a_sidecar_that_starts_again_does_not_hold_up_the_containers() -> None:
+def test_restarting_sidecar_does_not_delay_containers() -> None:
     sidecar = {"name": "side", "image": "i", "restartPolicy": "Always"}
     again = ContainerRun(name="side", attempt=1, last=ended(1, name="side"))
     decision = ask(pod("OnFailure", initContainers=[sidecar]), again, ended(1))
@@ -111,10 +111,10 @@ def test_a_sidecar_that_starts_again_does_not_hold_up_the_containers() -> None:
         (5, 0, 1, 160),
         (6, 0, 1, 300),
         (60, 0, 1, 300),
-        (60, 0, 600, None),  # ran long enough to start anew
+        (60, 0, 600, None),  # ran long enough to reset the back-off
     ],
 )
-def test_back_off(streak: int, ago: float, ran: float, wait: float | None) -> None:
+def test_restart_back_off_doubles_and_resets(streak: int, ago: float, ran: float, wait: float | None) -> None:
     decision = ask(pod("Always"), ended(1, ago=ago, ran=ran, attempt=streak))
     if wait is None:
         assert decision.actions == (StartContainer("c", streak + 1, 1 if ran >= 600 else streak + 1),)
@@ -126,7 +126,7 @@ def test_back_off(streak: int, ago: float, ran: float, wait: float | None) -> No
     assert decision.status["containerStatuses"][0]["restartCount"] == streak
 
 
-def test_the_end_is_written_before_the_sandbox_goes() -> None:
+def test_final_phase_is_written_before_sandbox_is_removed() -> None:
     first = ask(pod(), ended(0))
     assert (first.status["phase"], first.actions) == ("Succeeded", ())
     second = ask(pod(status=first.status), ended(0))
@@ -138,7 +138,7 @@ def test_the_end_is_written_before_the_sandbox_goes() -> None:
 DELETED = {"metadata": {"deletionTimestamp": format_time(NOW), "deletionGracePeriodSeconds": 7}}
 
 
-def test_deletion_step_by_step() -> None:
+def test_deletion_stops_containers_then_removes_sandbox_then_pod() -> None:
     found = pod("Always", **DELETED)
     assert ask(found, RUNNING).actions == (StopContainers(7.0),)
     assert ask(found, RUNNING, stopping=True).actions == ()
@@ -148,17 +148,17 @@ def test_deletion_step_by_step() -> None:
     assert ask(found, sandbox="").actions == (DeletePod(),)
 
 
-def test_deletion_before_anything_was_started() -> None:
+def test_deletes_pod_that_never_started() -> None:
     assert ask(pod(**DELETED), sandbox="").actions == (DeletePod(),)
 
 
-def test_deletion_of_a_pod_that_is_over_keeps_its_phase() -> None:
+def test_deletion_of_ended_pod_keeps_its_phase() -> None:
     over = ask(pod(), ended(0)).status
     decision = ask(pod(status=over, **DELETED), sandbox="")
     assert (decision.status["phase"], decision.actions) == ("Succeeded", (DeletePod(),))
 
 
-def test_the_active_deadline() -> None:
+def test_pod_fails_at_active_deadline() -> None:
     status = {"phase": "Running", "startTime": format_time(NOW)}
     early = ask(pod(status=status, activeDeadlineSeconds=10), RUNNING)
     assert (early.status["phase"], early.wake_at) == ("Running", NOW + 10)
@@ -167,7 +167,7 @@ def test_the_active_deadline() -> None:
     assert late.actions == (StopContainers(3.0),)
 
 
-def test_problems() -> None:
+def test_only_permanent_problems_fail_pod() -> None:
     passing = ask(pod(), sandbox="", problem=PodStartError("CreateContainerConfigError", "no map", container="c"))
     assert (passing.status["phase"], passing.actions) == ("Pending", ())
     assert state(passing)["waiting"] == {"reason": "CreateContainerConfigError", "message": "no map"}
@@ -176,8 +176,8 @@ def test_problems() -> None:
     assert lasting.status["message"] == "never (do)"
 
 
-def test_a_pod_that_would_be_made_anew_at_once_waits_with_its_problem() -> None:
-    """A ReplicaSet replaces a failed pod immediately: hundreds a minute, for a problem that stays."""
+def test_pod_with_restart_policy_always_waits_on_permanent_problem() -> None:
+    """A ReplicaSet replaces a failed pod immediately. A permanent problem would cause hundreds of pods a minute."""
     problem = PodStartError("ErrImageEntrypoint", "no command", permanent=True, container="c")
     waiting = ask(pod("Always"), sandbox="", problem=problem)
     assert (waiting.status["phase"], waiting.actions) == ("Pending", ())
@@ -187,7 +187,7 @@ def test_a_pod_that_would_be_made_anew_at_once_waits_with_its_problem() -> None:
 
 
 @pytest.mark.parametrize(("policy", "phase"), [("Never", "Failed"), ("OnFailure", "Running"), ("Always", "Running")])
-def test_a_lost_supervisor(policy: str, phase: str) -> None:
+def test_containers_of_lost_supervisor_end_by_restart_policy(policy: str, phase: str) -> None:
     before = ask(pod(policy), RUNNING).status
     decision = ask(pod(policy, status=before), sandbox="")
     terminated = state(decision)["terminated"]
@@ -206,7 +206,7 @@ def test_a_lost_supervisor(policy: str, phase: str) -> None:
         assert more.status == restarted.status
 
 
-def test_a_broken_sandbox() -> None:
+def test_broken_sandbox_fails_new_pod_and_is_removed() -> None:
     fresh = ask(pod(), sandbox="broken", message="no")
     assert (fresh.status["phase"], fresh.status["reason"]) == ("Failed", "FailedCreatePodSandBox")
     assert ask(pod("Always"), ended(137), sandbox="broken").actions == (RemoveSandbox(),)
@@ -232,16 +232,18 @@ def init(name: str, code: int | None) -> ContainerRun:
         ([init("a", 0), init("b", 0), RUNNING], (), "Running"),
     ],
 )
-def test_init_containers(runs: list[ContainerRun], actions: tuple[object, ...], phase: str) -> None:
+def test_init_containers_run_one_after_another(
+    runs: list[ContainerRun], actions: tuple[object, ...], phase: str
+) -> None:
     decision = ask(pod(**INITS), *runs)
     assert (decision.actions, decision.status["phase"]) == (actions, phase)
 
 
-def test_a_failed_init_container_is_tried_again_where_the_policy_says_so() -> None:
+def test_failed_init_container_restarts_with_policy_on_failure() -> None:
     assert ask(pod("OnFailure", **INITS), init("a", 1)).actions == (StartContainer("a", 1, 1),)
 
 
-def test_a_sidecar_runs_beside_the_rest_and_is_restarted() -> None:
+def test_sidecar_runs_alongside_containers_and_restarts() -> None:
     found = pod(initContainers=[{"name": "s", "image": "i", "restartPolicy": "Always"}])
     assert ask(found).actions == (StartContainer("s"),)
     assert ask(found, init("s", None)).actions == (StartContainer("c"),)
@@ -249,7 +251,7 @@ def test_a_sidecar_runs_beside_the_rest_and_is_restarted() -> None:
     assert ask(found, init("s", None), ended(0)).status["phase"] == "Succeeded"
 
 
-def test_readiness_is_the_probes() -> None:
+def test_readiness_probe_determines_ready_condition() -> None:
     decision = ask(pod(), RUNNING, ready={"c": False})
     conditions = {item["type"]: item for item in decision.status["conditions"]}
     assert conditions["Ready"]["status"] == "False"
@@ -257,7 +259,7 @@ def test_readiness_is_the_probes() -> None:
     assert conditions["Initialized"]["status"] == "True"
 
 
-def test_transition_times_stay_until_the_status_changes() -> None:
+def test_transition_time_changes_only_with_status() -> None:
     first = ask(pod(), RUNNING)
     later = ask(pod(status=first.status), RUNNING, now=NOW + 100, ready={"c": False})
     times = {item["type"]: item["lastTransitionTime"] for item in later.status["conditions"]}

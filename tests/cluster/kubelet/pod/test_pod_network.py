@@ -1,4 +1,4 @@
-"""Names in /etc/hosts: what cluster DNS would answer."""
+"""Names in /etc/hosts match those of cluster DNS."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def names(text: str) -> dict[str, list[str]]:
     return found
 
 
-def test_services_and_their_pods() -> None:
+def test_hosts_file_has_services_and_their_running_pods() -> None:
     pods = [pod("a", hostname="a-0", subdomain="svc"), pod("b", subdomain="svc"), pod("done", phase="Succeeded")]
     addresses = {"ns/a": "1.1.1.1", "ns/b": "2.2.2.2", "ns/done": "3.3.3.3"}
     found = hosts_entries(pods, [service("svc", app="x"), service("none", app="y"), service("empty")], addresses)
@@ -36,7 +36,7 @@ def test_services_and_their_pods() -> None:
     assert not [name for name in seen if "none" in name or "empty" in name or "done" in name]
 
 
-def test_short_names_are_those_of_the_own_namespace() -> None:
+def test_short_names_resolve_in_namespace_of_pod() -> None:
     pods = [pod("a", "one"), pod("a", "two")]
     addresses = {"one/a": "1.1.1.1", "two/a": "2.2.2.2"}
     found = hosts_entries(pods, [service("svc", "one", app="x"), service("svc", "two", app="x")], addresses)
@@ -46,7 +46,7 @@ def test_short_names_are_those_of_the_own_namespace() -> None:
         assert (seen["svc.one"], seen["svc.two"]) == (["1.1.1.1"], ["2.2.2.2"])
 
 
-def test_addresses_follow_from_names_and_never_meet() -> None:
+def test_pod_addresses_derive_from_names_without_collisions() -> None:
     one, two = IpAllocator(), IpAllocator()
     given = [one.of("ns", f"p{number}") for number in range(5000)]
     assert len(set(given)) == 5000

@@ -1,4 +1,4 @@
-"""Hostile file names of pods and ConfigMaps: nothing is written or mounted outside of where it belongs."""
+"""Hostile file names in pods and ConfigMaps: nothing is written or mounted outside its volume."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def with_volume(name: str, volume: Object, *, script: str = "true", **mount: Any
 
 @pytest.mark.parametrize("path", WAYS_OUT)
 @pytest.mark.parametrize("kind", ["configMap", "secret", "downwardAPI", "projected"])
-def test_an_item_that_leaves_its_volume_fails_the_pod(isolated: Bench, kind: str, path: str) -> None:
+def test_item_path_outside_volume_fails_pod(isolated: Bench, kind: str, path: str) -> None:
     isolated.cluster.create(CONFIG_MAPS, "default", {"metadata": {"name": "o"}, "data": {"key": "x"}})
     isolated.cluster.create(SECRETS, "default", {"metadata": {"name": "o"}, "stringData": {"key": "x"}})
     item = {"key": "key", "path": path}
@@ -48,7 +48,7 @@ def test_an_item_that_leaves_its_volume_fails_the_pod(isolated: Bench, kind: str
 
 
 @given(st.text(alphabet="ab./\0-", min_size=0, max_size=12))
-def test_files_of_a_volume_stay_inside_it(tmp_path_factory: pytest.TempPathFactory, path: str) -> None:
+def test_files_are_written_inside_volume_only(tmp_path_factory: pytest.TempPathFactory, path: str) -> None:
     folder = tmp_path_factory.mktemp("volume")
     pod = make_pod("p", "true")
     volume = {"name": "v", "downwardAPI": {"items": [{"path": path, **FIELD}]}}
@@ -63,7 +63,7 @@ def test_files_of_a_volume_stay_inside_it(tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.mark.parametrize("key", ["../escaped", "a/b", "..", "/escaped"])
-def test_a_key_that_is_no_name_of_a_file_is_none(key: str) -> None:
+def test_keys_that_are_not_file_names_are_refused(key: str) -> None:
     data = {"ConfigMap": {"data": {key: "x"}}, "Secret": {"data": {key: "eA=="}}}
     around = PlanContext(find=lambda kind, name: data[kind], exists=lambda path: True)
     for volume in ({"configMap": {"name": "o"}}, {"secret": {"secretName": "o"}}):
@@ -87,7 +87,7 @@ def test_a_key_that_is_no_name_of_a_file_is_none(key: str) -> None:
         ({"mount": {"subPathExpr": "$(UP)/x"}}, "subPath"),
     ],
 )
-def test_names_and_paths_of_pods_are_checked(isolated: Bench, spec: Object, message: str) -> None:
+def test_invalid_names_and_paths_fail_pod(isolated: Bench, spec: Object, message: str) -> None:
     mount = spec.pop("mount", {})
     volumes = spec.pop("volumes", [{"name": "v", "emptyDir": {}}])
     mounts = [{"name": volumes[0]["name"], "mountPath": "/v", **mount}]
@@ -98,7 +98,7 @@ def test_names_and_paths_of_pods_are_checked(isolated: Bench, spec: Object, mess
 
 
 def linking(target: str, *, kind: Object | None = None) -> Object:
-    """A pod whose first container puts a link into a volume, and whose second one mounts what is behind it."""
+    """A pod whose init container creates a link in a volume, and whose main container mounts the link's target."""
     volume = {"name": "v", **(kind or {"emptyDir": {}})}
     whole = [{"name": "v", "mountPath": "/whole"}]
     script = f"mkdir -p /whole/inner; echo kept > /whole/inner/f; ln -sfn {target} /whole/link"
@@ -110,7 +110,7 @@ def linking(target: str, *, kind: Object | None = None) -> Object:
 
 @pytest.mark.parametrize("target", ["/", "/etc", "../..", "inner/../../.."])
 @pytest.mark.parametrize("kind", [{"emptyDir": {}}, {"persistentVolumeClaim": {"claimName": "c"}}])
-def test_a_sub_path_through_a_link_that_leads_out_fails_the_pod(isolated: Bench, target: str, kind: Object) -> None:
+def test_sub_path_through_link_outside_volume_fails_pod(isolated: Bench, target: str, kind: Object) -> None:
     status = isolated.run(linking(target, kind=kind))
     assert status["phase"] == "Failed"
     assert "leaves its volume by a symbolic link" in str(status)
@@ -118,15 +118,15 @@ def test_a_sub_path_through_a_link_that_leads_out_fails_the_pod(isolated: Bench,
     assert not Path("/etc/made").exists()
 
 
-def test_a_sub_path_through_a_link_within_the_volume_works(isolated: Bench) -> None:
+def test_sub_path_through_link_within_volume_works(isolated: Bench) -> None:
     status = isolated.run(linking("inner"))
     assert (status["phase"], isolated.log("one")) == ("Succeeded", "kept\n"), status
 
 
-# What mounts, opens below a folder only: links may change after they were looked at
+# Mounting opens paths below a folder only, because links may change after they are checked
 
 
-def test_opening_inside_makes_what_is_missing_and_follows_no_link_out(tmp_path: Path) -> None:
+def test_open_inside_creates_missing_folders_and_follows_no_link_outside(tmp_path: Path) -> None:
     outside, volume = tmp_path / "outside", tmp_path / "volume"
     (outside / "deep").mkdir(parents=True)
     volume.mkdir()
@@ -150,7 +150,7 @@ def test_opening_inside_makes_what_is_missing_and_follows_no_link_out(tmp_path: 
     assert sorted(path.name for path in outside.rglob("*")) == ["deep"]
 
 
-def test_where_the_system_cannot_tell_no_link_is_followed(tmp_path: Path) -> None:
+def test_open_inside_follows_no_links_without_openat2(tmp_path: Path) -> None:
     def old(folder: int, path: str) -> int:
         raise OSError(errno.ENOSYS, "Function not implemented")
 

@@ -1,4 +1,4 @@
-"""What the kubelet writes about pods, and what it does not."""
+"""What the kubelet writes to the status of pods."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def test_defaults_of_an_api_server_are_not_written_back(memory: MemoryCluster) -
     assert writer(memory).show(found, {**said, "phase": "Failed"}) is not None
 
 
-def test_a_pod_that_changed_is_looked_at_again_first(memory: MemoryCluster) -> None:
+def test_status_write_to_changed_pod_conflicts(memory: MemoryCluster) -> None:
     before = memory.create(PODS, "default", pod("one"))
     memory.patch(PODS, "default", "one", {"status": {"message": "from another client"}}, subresource="status")
     with pytest.raises(Conflict):
         writer(memory).show(before, {"phase": "Failed"})
 
 
-def test_a_pod_of_the_same_name_is_not_meant(memory: MemoryCluster) -> None:
+def test_write_and_delete_do_not_affect_new_pod_of_same_name(memory: MemoryCluster) -> None:
     before = memory.create(PODS, "default", pod("one"))
     memory.delete(PODS, "default", "one", grace_period=0)
     memory.create(PODS, "default", pod("one"))

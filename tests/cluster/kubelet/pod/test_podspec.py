@@ -1,4 +1,4 @@
-"""From a pod to what its containers run: tables."""
+"""Commands, environments and mounts of containers, as tables."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def plan(**fields: Any) -> Any:
         ("$($(A))", "$($(A))"),
     ],
 )
-def test_expansion_is_the_kubelets(text: str, expected: str) -> None:
+def test_variables_are_expanded_as_in_kubernetes(text: str, expected: str) -> None:
     assert expand(text, {"A": "1", "B": "2"}) == expected
 
 
@@ -92,7 +92,7 @@ def test_expansion_is_the_kubelets(text: str, expected: str) -> None:
         ("status.hostIP", "192.0.2.7"),
     ],
 )
-def test_fields(field: str, value: str) -> None:
+def test_field_refs_resolve(field: str, value: str) -> None:
     assert plan(env=[{"name": "V", "valueFrom": {"fieldRef": {"fieldPath": field}}}]).env["V"] == value
 
 
@@ -101,17 +101,17 @@ def test_fields(field: str, value: str) -> None:
     [
         ("limits.cpu", None, "2"),
         ("limits.cpu", "1m", "1500"),
-        ("limits.memory", "1Mi", "16384"),  # none given: what the node offers
+        ("limits.memory", "1Mi", "16384"),  # without a limit, the node's allocatable memory
         ("requests.memory", None, "0"),
     ],
 )
-def test_resources(resource: str, divisor: str | None, value: str) -> None:
+def test_resource_field_refs_resolve(resource: str, divisor: str | None, value: str) -> None:
     reference = {"resource": resource, **({"divisor": divisor} if divisor else {})}
     env = [{"name": "V", "valueFrom": {"resourceFieldRef": reference}}]
     assert plan(env=env, resources={"limits": {"cpu": "1500m"}}).env["V"] == value
 
 
-def test_order_and_precedence() -> None:
+def test_env_order_and_precedence() -> None:
     found = plan(
         envFrom=[{"configMapRef": {"name": "cm"}}, {"prefix": "S_", "secretRef": {"name": "s"}}],
         env=[
@@ -136,13 +136,13 @@ def test_order_and_precedence() -> None:
         ({"env": [{"name": "V", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}]}, "unknown field x"),
     ],
 )
-def test_names_missing_references(fields: Object, message: str) -> None:
+def test_error_contains_missing_reference(fields: Object, message: str) -> None:
     with pytest.raises(PodStartError, match=message) as caught:
         plan(**fields)
     assert (caught.value.reason, caught.value.container) == ("CreateContainerConfigError", "c")
 
 
-def test_optional_references_may_be_missing() -> None:
+def test_missing_optional_references_are_ignored() -> None:
     reference = {"name": "none", "key": "k", "optional": True}
     env = [{"name": "V", "valueFrom": {"configMapKeyRef": reference}}]
     assert "V" not in plan(env=env, envFrom=[{"secretRef": {"name": "none", "optional": True}}]).env
@@ -157,12 +157,14 @@ def test_optional_references_may_be_missing() -> None:
         ("i", {"i": ("sh", "-c", "echo $$ $(A) $$(A)")}, ("sh", "-c", "echo $$ $(A) $$(A)", "x")),
     ],
 )
-def test_entrypoints(image: str, entrypoints: dict[str, tuple[str, ...]], argv: tuple[str, ...]) -> None:
+def test_entrypoint_of_image_is_used_without_command(
+    image: str, entrypoints: dict[str, tuple[str, ...]], argv: tuple[str, ...]
+) -> None:
     item = {"name": "c", "image": image, "args": ["x"]}
     assert plan_container(POD, item, around(entrypoints=entrypoints)).argv == argv
 
 
-def test_no_command_and_no_entrypoint() -> None:
+def test_container_without_command_and_entrypoint_fails() -> None:
     with pytest.raises(PodStartError, match="has no command") as caught:
         plan_container(POD, {"name": "c", "image": "i", "args": ["x"]}, around())
     assert caught.value.permanent
@@ -178,12 +180,12 @@ def test_working_directory(wanted: str | None, mounts: list[str], expected: str)
     assert plan(**fields, **({"workingDir": wanted} if wanted else {})).cwd == expected
 
 
-def test_a_working_directory_that_nothing_stands_in_for() -> None:
+def test_missing_working_directory_without_replacement_fails() -> None:
     with pytest.raises(PodStartError, match="workingDir /image does not exist"):
         plan_container(POD, container(workingDir="/image"), around(workdir="/"))
 
 
-def test_base_environment_is_below_the_containers() -> None:
+def test_container_env_overrides_base_environment() -> None:
     item = container(env=[{"name": "PATH", "value": "/own"}])
     found = plan_container(POD, item, around(base_env={"PATH": "/base", "HOME": "/h"}))
     assert (found.env["PATH"], found.env["HOME"], found.env["HOSTNAME"]) == ("/own", "/h", "p-0")
@@ -193,11 +195,11 @@ def test_base_environment_is_below_the_containers() -> None:
     ("resources", "count"),
     [({}, 0), ({"limits": {"nvidia.com/gpu": 2}}, 2), ({"requests": {"nvidia.com/gpu": "1"}}, 1)],
 )
-def test_gpus(resources: Object, count: int) -> None:
+def test_gpu_count_from_resources(resources: Object, count: int) -> None:
     assert gpu_count(container(resources=resources)) == count
 
 
-def test_host_names_are_cut() -> None:
+def test_long_host_name_is_truncated() -> None:
     assert pod_hostname({"metadata": {"name": "n" * 62 + ".rest"}, "spec": {}}) == "n" * 62
 
 
@@ -234,7 +236,7 @@ def test_host_names_are_cut() -> None:
         ),
     ],
 )
-def test_volumes(volume: Object, expected: object) -> None:
+def test_volumes_are_planned(volume: Object, expected: object) -> None:
     assert plan_volume(POD, {"name": "v", **volume}, around()) == expected
 
 
@@ -246,13 +248,13 @@ def test_volumes(volume: Object, expected: object) -> None:
         ({"nfs": {"server": "x", "path": "/"}}, "CreateContainerConfigError", True),
     ],
 )
-def test_volumes_that_cannot_be(volume: Object, reason: str, permanent: bool) -> None:
+def test_impossible_volumes_fail(volume: Object, reason: str, permanent: bool) -> None:
     with pytest.raises(PodStartError) as caught:
         plan_volume(POD, {"name": "v", **volume}, around())
     assert (caught.value.reason, caught.value.permanent) == (reason, permanent)
 
 
-def test_shared_mode_refuses_what_it_cannot_mount() -> None:
+def test_shared_mode_refuses_unsupported_mounts() -> None:
     found = plan(volumeMounts=[{"name": "v", "mountPath": "/p"}])
     refuse_mounts(found, {"v": HostPathVolume("/p/")}, "")
     for volume in (HostPathVolume("/other"), EmptyDirVolume()):
@@ -260,7 +262,7 @@ def test_shared_mode_refuses_what_it_cannot_mount() -> None:
             refuse_mounts(found, {"v": volume}, "why")
 
 
-def test_the_service_account_token_is_left_out() -> None:
+def test_service_account_token_is_not_mounted() -> None:
     mount = {"name": "kube-api-access", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"}
     assert plan(volumeMounts=[mount]).mounts == ()
 
@@ -272,7 +274,7 @@ def test_the_service_account_token_is_left_out() -> None:
         ({"local": {"path": "/data"}}, HostPathVolume("/data")),
     ],
 )
-def test_a_bound_claim_is_the_volume_it_is_bound_to(source: Object, expected: HostPathVolume) -> None:
+def test_bound_claim_resolves_to_its_volume(source: Object, expected: HostPathVolume) -> None:
     objects = {
         ("PersistentVolumeClaim", "c"): {"spec": {"volumeName": "pv"}},
         ("PersistentVolume", "pv"): {"spec": source},
@@ -282,7 +284,7 @@ def test_a_bound_claim_is_the_volume_it_is_bound_to(source: Object, expected: Ho
     assert plan_volume(POD, volume, found) == expected
 
 
-def test_a_claim_bound_to_what_cannot_be_mounted_is_refused() -> None:
+def test_claim_bound_to_unsupported_volume_is_refused() -> None:
     objects = {
         ("PersistentVolumeClaim", "c"): {"spec": {"volumeName": "pv"}},
         ("PersistentVolume", "pv"): {"spec": {"nfs": {"server": "far", "path": "/"}}},

@@ -1,4 +1,4 @@
-"""The way out of isolated pods: what is outside is reached, the user's own localhost is not, pods stay as they are."""
+"""Outbound network of isolated pods: they reach other hosts, but not the localhost of the user."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def serving(server: BaseServer) -> Iterator[int]:
 
 @pytest.fixture(scope="module")
 def outside() -> str:
-    """An address of this machine that is not loopback: for a pod it is outside like any other."""
+    """An address of this machine that is not loopback. For a pod, it is an external address."""
     if machine.host_ip().startswith("127."):
         pytest.skip("this machine has no address but localhost")
     return machine.host_ip()
@@ -84,7 +84,7 @@ def private() -> Iterator[int]:
 
 
 def reply(question: bytes, address: str) -> bytes:
-    """DNS: the address for every name, and no other records."""
+    """A DNS response with this address for every name, and no other records."""
     wants_a = question[12:].split(b"\0", 1)[1][:2] == b"\0\1"
     record = b"\xc0\x0c\0\1\0\1\0\0\0\x3c\0\4" + socket.inet_aton(address)
     asked = question[12 : question.index(b"\0", 12) + 5]
@@ -101,7 +101,7 @@ class Echo(BaseRequestHandler):
 
 
 class Names(Echo):
-    """A name server that knows one address for every name."""
+    """A name server that returns the same address for every name."""
 
     def answer(self, data: bytes) -> bytes:
         return reply(data, self.server.server_address[0])
@@ -124,7 +124,7 @@ def name_server(outside: str) -> Iterator[str]:
 
 @pytest.fixture
 def opened(benches: MakeBench) -> Bench:
-    """A node whose pods have a way out."""
+    """A node whose pods have outbound network."""
     if why_no_way_out():
         pytest.skip(why_no_way_out())
     isolated = benches(network=NetworkMode.ISOLATED)
@@ -132,14 +132,14 @@ def opened(benches: MakeBench) -> Bench:
     return isolated
 
 
-def test_a_pod_fetches_what_is_outside(opened: Bench, outside: str, site: int, echo: int) -> None:
+def test_pod_reaches_external_tcp_and_udp_servers(opened: Bench, outside: str, site: int, echo: int) -> None:
     opened.run(py("tcp", f"{FETCH}print(fetch({outside!r}, {site}))"))
     assert opened.log("tcp") == "the data set\n"
     opened.run(py("udp", ECHO.format(where=(outside, echo))))
     assert opened.log("udp") == "a datagram\n"
 
 
-def test_localhost_of_the_user_is_not_reached(opened: Bench, private: int) -> None:
+def test_pod_cannot_reach_localhost_of_host(opened: Bench, private: int) -> None:
     opened.run(py("one", f"{FETCH}print([fetch(host, {private}) for host in ('127.0.0.1', '10.88.0.1', '10.88.0.2')])"))
     assert "the data set" not in opened.log("one")
     assert "Error" in opened.log("one")
@@ -154,7 +154,7 @@ def test_traffic_between_pods_does_not_pass_slirp(opened: Bench) -> None:
     assert opened.log("asks") == "True\n"
 
 
-def test_restarts_slirp_when_it_was_killed(opened: Bench, outside: str, site: int) -> None:
+def test_killed_slirp_is_restarted(opened: Bench, outside: str, site: int) -> None:
     (before,) = slirps(opened.kubelet.supervisor_pid)
     os.kill(before, signal.SIGKILL)
     until(lambda: [pid for pid in slirps(opened.kubelet.supervisor_pid) if pid != before], "it is back")
@@ -162,12 +162,12 @@ def test_restarts_slirp_when_it_was_killed(opened: Bench, outside: str, site: in
     assert opened.log("one") == "the data set\n"
 
 
-def test_the_name_server_of_pods(opened: Bench) -> None:
+def test_pods_use_name_server_of_slirp(opened: Bench) -> None:
     opened.run(sh("one", "cat /etc/resolv.conf"))
     assert opened.log("one").startswith("nameserver 10.88.0.3\n")
 
 
-def test_the_rest_of_the_machines_own_file_is_kept() -> None:
+def test_resolv_conf_keeps_other_lines_of_host() -> None:
     text = "# by hand\nnameserver 127.0.0.53\n nameserver ::1\nsearch corp.example\noptions edns0\n"
     assert resolv_conf(text, "10.88.0.3") == "nameserver 10.88.0.3\n# by hand\nsearch corp.example\noptions edns0\n"
 
@@ -185,7 +185,7 @@ with MemoryCluster() as cluster, Kubelet(cluster, settings=settings(Path(sys.arg
     bench.run(make_pod("one", sys.executable, "-c", sys.argv[2]))
     print(bench.log("one").strip(), [limit for limit in kubelet.network.limits if "nothing" in limit])
 """
-# In a mount namespace of its own: another name server for the machine, and a tun device for all users.
+# In a new mount namespace: another name server for the machine, and a tun device for all users.
 SURROUNDINGS = """
 set -e
 echo "nameserver $2" > "$1/resolv.conf"; mount --bind "$1/resolv.conf" /etc/resolv.conf
@@ -195,10 +195,10 @@ shift 2; exec "$@"
 
 
 @pytest.mark.parametrize("who", ["root", "no rights", "nobody"])
-def test_names_are_asked_outside_whoever_the_user_is(
+def test_external_names_resolve_for_any_user(
     open_folder: Path, name_server: str, site: int, who: str, isolated: Bench
 ) -> None:
-    del isolated  # skips where there is none
+    del isolated  # skips the test without isolated mode
     if why_no_way_out():
         pytest.skip(why_no_way_out())
     around = ["unshare", "--mount", "sh", "-c", SURROUNDINGS, "sh", str(open_folder), name_server]
@@ -209,7 +209,7 @@ def test_names_are_asked_outside_whoever_the_user_is(
 @pytest.mark.parametrize(
     ("program", "advice"), [(None, "install slirp4netns"), ("/bin/false", "see why slirp4netns ended")]
 )
-def test_without_it_pods_run_and_the_limits_say_what_to_do(
+def test_pods_run_without_slirp_and_limits_contain_advice(
     benches: MakeBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str | None, advice: str
 ) -> None:
     (tmp_path / "bin").mkdir()
@@ -225,8 +225,8 @@ def test_without_it_pods_run_and_the_limits_say_what_to_do(
     assert "10.88.0.3" not in bench.log("one")
 
 
-def test_not_even_a_zombie_is_left_to_process_1(benches: MakeBench, opened: Bench) -> None:
-    del opened  # skips where there is none
+def test_slirp_is_reaped_when_kubelet_stops(benches: MakeBench, opened: Bench) -> None:
+    del opened  # skips the test without slirp4netns
     bench = benches(network=NetworkMode.ISOLATED)
     (slirp,) = slirps(bench.kubelet.supervisor_pid)
     bench.kubelet.stop()

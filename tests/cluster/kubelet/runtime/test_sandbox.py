@@ -1,4 +1,4 @@
-"""Isolated mode: a network, a file system and a process table of each pod's own, and a host that never changes."""
+"""Isolated mode: each pod has its own network, file system and process table. The host does not change."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def service(bench: Bench, name: str, **selector: str) -> None:
 
 
 @pytest.mark.parametrize("first", [False, True])
-def test_two_pods_serve_the_same_port_and_are_found_by_name(isolated: Bench, first: bool) -> None:
-    """Also by a pod that already runs when they come."""
+def test_two_pods_serve_same_port_and_resolve_by_name(isolated: Bench, first: bool) -> None:
+    """Also by a pod that runs before the other pods exist."""
     if first:
         isolated.create(py("asker", ASK))
         isolated.running("asker")
@@ -72,7 +72,7 @@ PER_JOB = partial(v1_job, services=ServiceStyle.PER_JOB)
 
 
 @pytest.mark.parametrize("build", [v1_job, v1alpha1_job, HEADLESS, PER_JOB, volcano_job])
-def test_a_replica_resolves_a_peer_whose_pod_does_not_exist_yet(isolated: Bench, build: Callable[..., Job]) -> None:
+def test_replica_resolves_peer_before_its_pod_exists(isolated: Bench, build: Callable[..., Job]) -> None:
     training = template(containers=[{"name": "tensorflow", "image": "x", "command": [sys.executable, "-c", RESOLVE]}])
     job = build(replicas("Worker", 2, template=training, pod_restart_policy="Never"))
     for body in services.build_objects(job):
@@ -90,18 +90,18 @@ def test_a_replica_resolves_a_peer_whose_pod_does_not_exist_yet(isolated: Bench,
 
 
 def without_owner(body: dict[str, Any]) -> dict[str, Any]:
-    """An object of a job that is not stored: the garbage collector would take it."""
+    """The object without owner references. Its job is not stored, so the garbage collector would delete the object."""
     return {**body, "metadata": {key: value for key, value in body["metadata"].items() if key != "ownerReferences"}}
 
 
-def test_a_replica_that_comes_back_has_the_same_address(isolated: Bench) -> None:
+def test_recreated_pod_keeps_its_ip(isolated: Bench) -> None:
     first = isolated.run(sh("one", "true"))["podIP"]
     isolated.delete("one")
     isolated.gone("one")
     assert isolated.run(sh("one", "true"))["podIP"] == first
 
 
-def test_volumes_are_where_the_pod_says_and_the_host_stays_as_it_is(isolated: Bench, tmp_path: Path) -> None:
+def test_volumes_are_mounted_without_changing_host(isolated: Bench, tmp_path: Path) -> None:
     before = (sorted(os.listdir("/")), sorted(os.listdir("/etc")))
     isolated.cluster.create(CONFIG_MAPS, "default", {"metadata": {"name": "cm"}, "data": {"ps.host": "a\n", "b": "2"}})
     isolated.cluster.create(SECRETS, "default", {"metadata": {"name": "s"}, "stringData": {"key": "secret\n"}})
@@ -147,7 +147,7 @@ def test_volumes_are_where_the_pod_says_and_the_host_stays_as_it_is(isolated: Be
     assert (claim / "part" / "p").read_text() == "4\n"
 
 
-def test_claims_outlive_their_pods_and_empty_dirs_are_shared_within_one(isolated: Bench) -> None:
+def test_claim_outlives_pod_and_containers_of_pod_share_empty_dir(isolated: Bench) -> None:
     memory = {"name": "e", "emptyDir": {"medium": "Memory"}}
     volumes = [{"name": "c", "persistentVolumeClaim": {"claimName": "c"}}, memory]
     mounts = [{"name": "c", "mountPath": "/claim"}, {"name": "e", "mountPath": "/scratch"}]
@@ -160,12 +160,12 @@ def test_claims_outlive_their_pods_and_empty_dirs_are_shared_within_one(isolated
     assert isolated.log("two") == "1\n"
 
 
-def test_a_pod_sees_its_own_processes_only(isolated: Bench) -> None:
+def test_pod_sees_only_its_own_processes(isolated: Bench) -> None:
     isolated.run(sh("one", "ls -d /proc/[0-9]* | wc -l"))
     assert int(isolated.log("one")) < 8
 
 
-def test_a_host_path_that_is_not_there_is_waited_for(isolated: Bench, tmp_path: Path) -> None:
+def test_pod_waits_for_missing_host_path(isolated: Bench, tmp_path: Path) -> None:
     volumes = [{"name": "v", "hostPath": {"path": f"{tmp_path}/later", "type": "Directory"}}]
     isolated.create(sh("one", "true", volumes=volumes, container={"volumeMounts": [{"name": "v", "mountPath": "/v"}]}))
     until(lambda: "is not a Directory" in str(isolated.container("one").get("state")))
@@ -173,7 +173,7 @@ def test_a_host_path_that_is_not_there_is_waited_for(isolated: Bench, tmp_path: 
     assert isolated.over("one")["phase"] == "Succeeded"
 
 
-def test_in_shared_mode_a_mount_is_refused_with_a_way_out(benches: MakeBench, tmp_path: Path) -> None:
+def test_shared_mode_refuses_mounts_and_suggests_isolated_mode(benches: MakeBench, tmp_path: Path) -> None:
     shared = benches(network=NetworkMode.SHARED)
     volumes = [{"name": "v", "emptyDir": {}}]
     mount = {"volumeMounts": [{"name": "v", "mountPath": "/etc/volcano"}]}
@@ -204,22 +204,22 @@ with MemoryCluster() as cluster, Kubelet(
 
 
 @pytest.mark.parametrize("who", ["no rights", "nobody"])
-def test_user_namespaces_do_as_well(open_folder: Path, who: str) -> None:
+def test_unprivileged_users_isolate_pods_by_user_namespaces(open_folder: Path, who: str) -> None:
     done = as_other(who, UNPRIVILEGED, str(open_folder))
     assert done.stdout == f"Succeeded ['a', '{65534 if who == 'nobody' else 0}']\n", done.stderr
 
 
-def test_shared_memory_and_host_names_are_private(isolated: Bench) -> None:
+def test_shared_memory_and_hostname_are_private(isolated: Bench) -> None:
     isolated.run(sh("one", "touch /dev/shm/of-one; hostname"))
     isolated.run(sh("two", "ls /dev/shm; hostname", hostname="other"))
     assert isolated.log("two") == "other\n"
 
 
-def test_auto_prefers_isolation(benches: MakeBench, isolated: Bench) -> None:
-    del isolated  # skips where there is none
+def test_auto_mode_prefers_isolation(benches: MakeBench, isolated: Bench) -> None:
+    del isolated  # skips the test without isolated mode
     assert benches(network=NetworkMode.AUTO).kubelet.network.mode == NetworkMode.ISOLATED
 
 
-def test_a_port_below_1024_may_be_served(isolated: Bench) -> None:
+def test_pod_can_serve_port_below_1024(isolated: Bench) -> None:
     status = isolated.run(make_pod("one", "python", "-c", "import socket; socket.create_server(('', 80))"))
     assert status["phase"] == "Succeeded"
