@@ -1,4 +1,4 @@
-"""What processes that tests start inherit: signals and the environment, however the tests themselves were started."""
+"""The signals and the environment that child processes of tests inherit, however the tests were started."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _HEARD: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def signals_heard() -> Iterator[None]:
-    """Processes that are started while this lasts hear these signals: below ``nohup … &`` they would ignore them.
+    """Let processes started in this context handle signals, which they would ignore below ``nohup … &``.
 
-    For the main thread.
+    Only for the main thread.
     """
     ignored = [number for number in _HEARD if signal.getsignal(number) is signal.SIG_IGN]
     for number in ignored:
@@ -30,11 +30,11 @@ def signals_heard() -> Iterator[None]:
 
 
 def environment_without(*prefixes: str) -> dict[str, str]:
-    """This process's environment without the variables that begin so.
+    """This process's environment without the variables that have one of the prefixes.
 
-    The lock file of this run stays: a local cluster that is started with it ends when the run does, however that ends.
+    The lock file of this test run is kept, so that local clusters end with the test run, even if it is killed.
     """
-    # pytest changes its variable while other threads read.
+    # pytest changes its variable while other threads read the environment.
     values = {name: os.environ.get(name) for name in list(os.environ)}
     return {
         name: value

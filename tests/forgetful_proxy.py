@@ -1,4 +1,4 @@
-"""A TCP proxy that forgets connections: it keeps them open, and passes nothing on from then on."""
+"""A TCP proxy that forgets connections: it keeps them open but forwards nothing any more."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.faults.listener import Listener
 
 
 class ForgetfulProxy:
-    """Listens on loopback and passes on to ``upstream`` (host, port)."""
+    """Listens on loopback and forwards to ``upstream`` (host, port)."""
 
     def __init__(self, upstream: tuple[str, int]) -> None:
         self._upstream = upstream
@@ -20,7 +20,7 @@ class ForgetfulProxy:
         self._forgotten = 0
         self._listener = Listener("forgetful-proxy", self._serve)
         self.opened = 0
-        """How many connections were opened."""
+        """The number of opened connections."""
         self.url = self._listener.url
 
     def __enter__(self) -> Self:
@@ -31,7 +31,7 @@ class ForgetfulProxy:
         self._listener.end()
 
     def forget(self) -> None:
-        """Pass nothing on any more on the connections that are open; new ones work."""
+        """Stop forwarding on open connections. New connections work."""
         self._forgotten = self.opened
 
     def _serve(self, client: socket.socket) -> None:

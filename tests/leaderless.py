@@ -1,4 +1,4 @@
-"""An embedded cluster without a controller: whoever waits for a job leads its namespace, until a controller comes."""
+"""An embedded cluster without a controller: clients that wait for a job lead its namespace until a controller runs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tf_dist.local.embedded import EmbeddedCluster
 
 
 class LeaderlessCluster(EmbeddedCluster):
-    """Its own controller is left out."""
+    """An embedded cluster without its controller."""
 
     def _start_controller(self, stack: ExitStack) -> None: ...
 
 
 @contextmanager
 def controller(cluster: Cluster, namespace: str | None = None) -> Iterator[LeaseLeadership]:
-    """A controller of the cluster, or of a namespace, in threads, as a Deployment runs it."""
+    """A controller of the cluster or of a namespace in threads, with the settings of a Deployment."""
     leadership = LeaseLeadership(cluster, JOB_KINDS, namespace, system=system_namespace())
     leadership.start()
     try:
@@ -43,7 +43,7 @@ def held_lease(
     namespace: str | None = None,
     duration: float = LEASE_DURATION,
 ) -> LeaseRef:
-    """A Lease that another process holds and renewed at ``now``, of the cluster or of a namespace."""
+    """A Lease of the cluster or of a namespace, held by another process and renewed at ``now``."""
     ref = leader_lease(kind, namespace)
     cluster.create(LEASES, ref.namespace, new_lease(ref, "another", duration, now))
     return ref

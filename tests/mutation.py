@@ -1,4 +1,4 @@
-"""``make mutants``: small changes of the code, drawn with a seed and made one at a time. Do the tests notice?
+"""``make mutants``: make small random changes of the code, one at a time, and check whether the tests notice them.
 
 python -m tests.mutation [--sample 200] [--seed 1] [--only core/gang] [--jobs 2] [--record FILE]
 """
@@ -29,7 +29,7 @@ from random import Random
 from coverage import CoverageData
 
 TREE = Path(__file__).resolve().parents[1]
-# Folders of tf_dist whose lines are drawn, and the folders of tests that run last where no test is known to run a line.
+# The folders of tf_dist to change, and for each the test folders to run if the coverage data has no test for a line.
 PACKAGES = {
     "core": ("core", "conformance", "controller"),
     "controller": ("controller", "conformance"),
@@ -39,8 +39,8 @@ PACKAGES = {
     "argo": ("argo", "faces"),
 }
 NOTICED, SURVIVED = "noticed", "survived"
-_LONGEST = 900  # seconds that a run of pytest may take: longer is noticed, too
-_MOST_TESTS = 600  # of those that run a line
+_LONGEST = 900  # seconds for a run of pytest; a timeout counts as noticed
+_MOST_TESTS = 600  # limit of the tests that run a line
 
 _OTHER_COMPARISON: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -74,7 +74,7 @@ class Mutant:
 
 
 class _Finder(ast.NodeVisitor):
-    """Collects the mutants of a module. Types, documentation and logs are left as they are."""
+    """Collects the mutants of a module. Types, documentation and logs are not changed."""
 
     def __init__(self, file: str, source: bytes) -> None:
         self.file, self.found = file, list[Mutant]()
@@ -173,7 +173,7 @@ def mutants(file: str) -> list[Mutant]:
 
 
 def drawn(sample: int, seed: int, only: str) -> list[Mutant]:
-    """One change each of so many lines."""
+    """One change for each of ``sample`` random lines."""
     lines: dict[tuple[str, int], list[Mutant]] = {}
     for package in PACKAGES:
         for path in sorted((TREE / "tf_dist" / package).rglob("*.py")):
@@ -191,7 +191,7 @@ def package_of(mutant: Mutant) -> str:
 
 
 def near(mutant: Mutant) -> Iterator[list[str]]:
-    """Arguments of pytest: the tests of the module."""
+    """The tests of the module, as arguments of pytest."""
     name = Path(mutant.file).stem.strip("_")
     found = sorted((TREE / "tests" / package_of(mutant)).rglob(f"test_{name}*.py"))
     if found:
@@ -199,7 +199,7 @@ def near(mutant: Mutant) -> Iterator[list[str]]:
 
 
 class Coverage:
-    """The tests that run each line, of one run of ``make test`` without changes."""
+    """The tests that run each line, recorded in a run of ``make test`` without changes."""
 
     def __init__(self, file: Path) -> None:
         self._data = CoverageData(str(file))
@@ -207,7 +207,7 @@ class Coverage:
         self._files = {name.rpartition("/tf_dist/")[2]: name for name in self._data.measured_files()}
 
     def tests(self, mutant: Mutant) -> list[str]:
-        """Those that run the changed statement, or, if an import does, any statement of its file."""
+        """The tests that run the changed statement, or any statement of the file if an import runs it."""
         name = self._files.get(mutant.file.removeprefix("tf_dist/"), "")
         contexts = self._data.contexts_by_lineno(name) if name else {}
         lines = _lines(mutant) or contexts
@@ -215,7 +215,7 @@ class Coverage:
         return sorted({context.rpartition("|")[0] for context in found if context})
 
     def far(self, mutant: Mutant) -> Iterator[list[str]]:
-        """Arguments of pytest: the tests that run the line, or, if there are none, the packages that use it."""
+        """The tests that run the line, or else the test folders of the package, as arguments of pytest."""
         tests = self.tests(mutant)
         if tests:
             step = max(1, -(-len(tests) // _MOST_TESTS))
@@ -225,9 +225,9 @@ class Coverage:
 
 
 def _lines(mutant: Mutant) -> range:
-    """The lines of the statement with the change, of a compound statement those of its head; none outside functions."""
+    """The lines of the changed statement, or of the head of a compound statement. Empty outside functions."""
     found, inside = range(0), False
-    for node in ast.walk(ast.parse((TREE / mutant.file).read_bytes())):  # an outer one comes before an inner one
+    for node in ast.walk(ast.parse((TREE / mutant.file).read_bytes())):  # outer nodes come before inner nodes
         if isinstance(node, ast.stmt) and node.lineno <= mutant.number <= (node.end_lineno or 0):
             body = getattr(node, "body", None)
             end = max(body[0].lineno, node.lineno + 1) if body else (node.end_lineno or 0) + 1
@@ -238,7 +238,7 @@ def _lines(mutant: Mutant) -> range:
 
 
 class Copy:
-    """A copy of the tree in which one mutant at a time is tried."""
+    """A copy of the tree in which mutants are tested one at a time."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -250,7 +250,7 @@ class Copy:
                 shutil.copy2(TREE / file, root / file)
 
     def judge(self, mutant: Mutant, stages: Iterator[list[str]]) -> tuple[str, str]:
-        """Its outcome, and the test that noticed it. ``stages``: arguments of pytest, one run after the other."""
+        """The outcome of the mutant, and the test that noticed it. ``stages`` are the arguments of each pytest run."""
         path = self.root / mutant.file
         before = path.read_bytes()
         for tests in stages:
@@ -259,19 +259,19 @@ class Copy:
                 failed = self._first_failure(tests)
             finally:
                 self._write(path, before)
-            # A test that fails without the change, too, has noticed nothing.
+            # A test that also fails without the change has not noticed the mutant.
             if failed and (failed in _NO_TEST or self._first_failure([failed]) != failed):
                 return NOTICED, failed
         return SURVIVED, ""
 
     def _write(self, path: Path, source: bytes) -> None:
-        """At a time of its own, so that no compiled file of another version is taken for it."""
+        """Write the file with a unique modification time, so that Python ignores compiled files of other versions."""
         self._written += 1
         path.write_bytes(source)
         os.utime(path, (self._written, self._written))
 
     def _first_failure(self, tests: list[str]) -> str:
-        arguments = self.root / "arguments"  # they may be too many for a command line
+        arguments = self.root / "arguments"  # the list may be too long for a command line
         arguments.write_text("\n".join(tests))
         try:
             code, output = self.pytest("-x", "-p", "no:xdist", f"@{arguments}", timeout=_LONGEST)
@@ -283,7 +283,7 @@ class Copy:
         return found[1] if found else _NO_TEST[1]
 
     def pytest(self, *arguments: str, timeout: float | None = None) -> tuple[int, str]:
-        """The exit code and the output of a run."""
+        """Run pytest, and return the exit code and the output."""
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
         environ = {**os.environ, "PYTHONPATH": str(self.root), "PYTHONDONTWRITEBYTECODE": ""}
         process = subprocess.Popen(
@@ -299,10 +299,10 @@ class Copy:
         return process.returncode, output
 
     def record(self, file: Path) -> None:
-        """Write which tests run which lines."""
+        """Record which tests run which lines."""
         os.environ["COVERAGE_FILE"] = str(file)
         options = ("--cov=tf_dist", "--cov-context=test", "--cov-report=")
-        self.pytest("--numprocesses=2", "--dist=loadfile", *options)  # failures, too, run lines
+        self.pytest("--numprocesses=2", "--dist=loadfile", *options)  # failed tests also run lines
 
 
 _NO_TEST = ("(no end)", "(no test began)")

@@ -1,4 +1,4 @@
-"""What a run left out, in one line at its end; with ``--may-skip`` a skip that is not expected makes the run fail."""
+"""Print a line about tests that did not run. With ``--may-skip``, an unexpected skip fails the test run."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Final
 
 import pytest
 
-# What would run the tests that the markers of pyproject.toml leave out. A test with several of them is counted once,
-# under the first.
+# The commands that run the tests deselected by the markers in pyproject.toml. A test with several markers is counted
+# once, under the first marker.
 _WOULD_RUN: Final = {
     "cluster": "TF_DIST_TEST_KUBECONFIG=… make test-all",
     "containers": "TF_DIST_TEST_CONTAINERS=… make test-containers",
@@ -33,7 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class _NotRun:
-    """Counts it. With xdist the workers count what is deselected and this process, which selects nothing, asks them."""
+    """Counts tests that did not run. With xdist, workers count deselected tests, and this process reads the counts."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config

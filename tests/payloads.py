@@ -1,4 +1,4 @@
-"""Values that people type where one number or word is asked for, and that some parser on the way reads as more."""
+"""Values for parameters that expect a number or a word, but that a parser on the way may read as more."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ PAYLOADS = {
 
 
 def leaves(value: Any, path: tuple[object, ...] = ()) -> Iterator[tuple[tuple[object, ...], Any]]:
-    """Every scalar of a document with its path; an empty list or mapping counts as one."""
+    """All scalars of a document with their paths. An empty list or mapping counts as a scalar."""
     if isinstance(value, Mapping) and value:
         for key, one in value.items():
             yield from leaves(one, (*path, key))
@@ -91,7 +91,7 @@ def leaves(value: Any, path: tuple[object, ...] = ()) -> Iterator[tuple[tuple[ob
 
 
 def changed_leaves(before: Any, after: Any) -> set[tuple[object, ...]]:
-    """Where two documents differ. AssertionError when one has a place that the other has not."""
+    """The paths at which two documents differ. Raises AssertionError if their paths differ."""
     was, now = dict(leaves(before)), dict(leaves(after))
     assert was.keys() == now.keys(), f"places that come or go: {sorted(map(str, was.keys() ^ now.keys()))}"
     return {path for path in was if was[path] != now[path] or type(was[path]) is not type(now[path])}

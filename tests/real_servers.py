@@ -1,7 +1,7 @@
-"""``python -m tests.real_servers COMMAND…``: runs it beside a Kubernetes of its own, which has no kubelets.
+"""``python -m tests.real_servers COMMAND…``: run a command with a temporary Kubernetes control plane without kubelets.
 
-TF_DIST_TEST_KUBECONFIG names the administrator's kubeconfig, and kubectl is on the PATH. The programs are those that
-``../shared/control-plane/cluster build`` has built.
+TF_DIST_TEST_KUBECONFIG contains the administrator's kubeconfig, and kubectl is in the PATH.
+``../shared/control-plane/cluster build`` builds the programs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from benchmarks.peers.servers import LOAD, Servers, binaries, free_port, process
 
 
 def main(command: list[str]) -> int:
-    """The exit code of the command."""
+    """Run the command, and return its exit code."""
     try:
         programs = binaries()
     except FileNotFoundError as error:

@@ -1,4 +1,4 @@
-"""The benchmark beside Kueue and Volcano: how it counts, and the table it makes."""
+"""The benchmark against Kueue and Volcano: how it counts, and its table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tf_dist.cluster.api import Object
 
 
 @pytest.mark.skipif(shutil.which("setpriv") is None, reason="the system has no setpriv")
-def test_servers_end_with_a_benchmark_that_is_killed(tmp_path: Path) -> None:
+def test_servers_end_when_benchmark_is_killed(tmp_path: Path) -> None:
     script = """
 import sys, time
 from pathlib import Path
@@ -43,7 +43,7 @@ with process(["sleep", "1000"], Path(sys.argv[1])) as started:
     assert ended
 
 
-def test_counts_requests_by_user_without_watches(tmp_path: Path) -> None:
+def test_counts_requests_by_user_and_ignores_watches(tmp_path: Path) -> None:
     def line(user: str, verb: str) -> str:
         return json.dumps({"user": {"username": user}, "verb": verb}) + "\n"
 
@@ -75,7 +75,7 @@ def test_reads_admission_of_volcano_from_its_pod_group(phase: str, name: str) ->
     assert Volcano().admitted(group) == name
 
 
-def test_gangs_of_all_systems_ask_for_the_same() -> None:
+def test_gangs_of_all_systems_have_equal_requests() -> None:
     job = Kueue(topology=True).job(7, 8)
     assert (job["spec"]["parallelism"], job["spec"]["suspend"]) == (8, True)
     assert job["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "team-topology"}
@@ -105,7 +105,7 @@ def test_table_shows_median_and_spread_of_turns() -> None:
     assert (table.section({}), table.details({})) == ("", "")
 
 
-def test_table_says_in_which_rows_tf_dist_is_ahead_and_behind() -> None:
+def test_table_lists_rows_in_which_tf_dist_is_ahead_or_behind() -> None:
     mine = {"backlog": (100.0, 90.0), "turns": (30.0, 20.0), "cold.first": (2.0, 1.8)}
     kueue = {"backlog": (80.0, 70.0), "turns": (35.0, 25.0), "cold.first": (0.7, 0.6), "cold.all": (9.0,)}
     turns = [
@@ -119,12 +119,12 @@ def test_table_says_in_which_rows_tf_dist_is_ahead_and_behind() -> None:
     assert "behind one of them in `cold.first`. In" in " ".join(section.split())
 
 
-def test_table_of_binding_has_a_column_for_each_that_was_measured() -> None:
+def test_binding_table_has_column_for_each_measured_system() -> None:
     bound = [("kube-scheduler", {"bind.ended": 36.0}), ("Volcano", {"bind.ended": 50.0})]
     found = {**CONDITIONS, "rows": [], "binding": table.samples_of(bound, binding.ROWS)}
     assert "| `bind.ended`, gangs | 36 | 50 |" in table.section(found)
 
 
-def test_stored_figures_are_of_the_rows_there_are() -> None:
+def test_stored_figures_match_defined_rows() -> None:
     found = table.stored()
     assert not found or [row["name"] for row in found["rows"]] == [row.name for row in ROWS], "run make bench-peers"

@@ -1,4 +1,4 @@
-"""The rows of the benchmarks, the file they are kept in, and the page that shows it."""
+"""The rows of the benchmarks, the file with their results, and the pages that show them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_pages_are_written_from_results() -> None:
     assert command.DETAILS.read_text() == details(STORED, peers.details(beside)), "run python -m benchmarks docs"
 
 
-def test_every_row_is_in_the_results_once_with_its_conditions_or_the_reason_why_not() -> None:
+def test_each_row_has_one_result_or_reason() -> None:
     assert [one["name"] for one in STORED] == [one.name for one in command.rows()], "run python -m benchmarks"
     assert len({one["name"] for one in STORED}) == len(STORED) > 50
     for one in STORED:
@@ -36,7 +36,7 @@ def test_every_row_is_in_the_results_once_with_its_conditions_or_the_reason_why_
 @pytest.mark.slow
 @pytest.mark.parametrize("group", ["place", "gang", "reconcile", "store"])
 def test_quick_benchmarks_run(group: str) -> None:
-    """A change of the code may break a benchmark that nobody runs for weeks."""
+    """Benchmarks are run rarely, so without this test a change could break them unnoticed."""
     found = [row for one in BENCHMARKS if one.rows[0].group == group for row in command.taken(one)]
     assert found
     assert [row["not_measured"] for row in found if "value" not in row] == []

@@ -1,4 +1,4 @@
-"""What the documents tell people to type exists, links lead somewhere, and blocks of code can be read."""
+"""Commands in the documentation exist, links are valid, and code blocks can be parsed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PAGES += sorted((ROOT / "examples").glob("*.md"))
 
 
 def _commands(program: str) -> list[tuple[str, ...]]:
-    """Every command of that program in a console block, without its comment."""
+    """All commands of a program in console blocks, without comments."""
     found = set()
     for page in PAGES:
         text = page.read_text().replace("\\\n", "")
@@ -39,17 +39,17 @@ def _help(*verbs: str) -> str:
 
 
 @pytest.mark.parametrize("command", _commands("tf-dist"), ids=" ".join)
-def test_every_command_and_flag_of_the_documents_exists(command: tuple[str, ...]) -> None:
+def test_documented_commands_and_flags_exist(command: tuple[str, ...]) -> None:
     words = [word for word in command[1:] if re.fullmatch(r"[a-z][a-z-]*", word)]
     verbs = words[:2] if words and words[0] in ("local", "workflows") else words[:1]
     told = _help(*verbs)
-    ours = takewhile(lambda word: word != "--", command)  # what follows is a script's
+    ours = takewhile(lambda word: word != "--", command)  # arguments after -- are for a script
     for flag in (word.split("=")[0] for word in ours if word.startswith("-")):
         assert re.search(rf"(?<![\w-]){re.escape(flag)}\b", told), f"tf-dist {' '.join(verbs)} has no {flag}"
 
 
 @pytest.mark.parametrize("command", _commands("make"), ids=" ".join)
-def test_every_make_target_of_the_documents_exists(command: tuple[str, ...]) -> None:
+def test_documented_make_targets_exist(command: tuple[str, ...]) -> None:
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
     assert {word for word in command[1:] if "=" not in word} <= set(targets)
 
@@ -59,7 +59,7 @@ def _shown(page: Path) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=_shown)
-def test_every_link_and_path_of_the_documents_is_there(page: Path) -> None:
+def test_links_and_paths_exist(page: Path) -> None:
     text = page.read_text()
     links = re.findall(r"\]\((?!https?:)([^)]+)\)", text)
     paths = list(re.findall(r"`((?:docs|examples|tf_dist|benchmarks|tests|workflows|dags|deploy)/[\w./-]+)`", text))
@@ -74,7 +74,7 @@ def test_every_link_and_path_of_the_documents_is_there(page: Path) -> None:
 
 @cache
 def _anchors(page: Path) -> set[str]:
-    """What may stand after ``#``, by the rules of GitHub and those of the site."""
+    """The valid anchors of a page, by the rules of GitHub and of the site."""
     text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     found = set()
     for title in re.findall(r"^#{1,6} (.+)$", text, flags=re.MULTILINE):
@@ -85,7 +85,7 @@ def _anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=_shown)
-def test_every_block_of_code_can_be_read(page: Path) -> None:
+def test_code_blocks_can_be_parsed(page: Path) -> None:
     for kind, code in re.findall(r"^```(\w+)[^\n]*\n(.*?)^```$", page.read_text(), flags=re.MULTILINE | re.DOTALL):
         if kind == "yaml":
             assert list(yaml.safe_load_all(code))
@@ -97,8 +97,8 @@ def test_every_block_of_code_can_be_read(page: Path) -> None:
             assert kind in ("console", "text", "promql"), f"a block of {kind}: nothing checks that"
 
 
-def test_every_page_is_in_the_navigation() -> None:
-    """``mkdocs build`` says so, too; this does without it."""
+def test_all_pages_are_in_navigation() -> None:
+    """``mkdocs build`` reports this too, but this test does not need mkdocs."""
     navigation = re.findall(r"([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), flags=re.MULTILINE)
     pages = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
     assert sorted(navigation) == sorted(pages)

@@ -1,4 +1,4 @@
-"""What ``import tf_dist`` offers, and what it costs: nothing but itself."""
+"""The public names of ``tf_dist``, and the modules that ``import tf_dist`` loads."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ print(*(name for name in ("numpy", "kubernetes", "rich", "typer") if name in sys
 """
 
 
-def test_importing_it_imports_nothing_else() -> None:
+def test_import_loads_no_other_packages() -> None:
     found = subprocess.run([sys.executable, "-c", _IMPORTED], capture_output=True, text=True, check=True)
     package, of_a_job, of_a_client = found.stdout.splitlines()
     assert set(package.split()) <= {"tf_dist", "importlib", "warnings"}
@@ -66,7 +66,7 @@ _OF_EXTRAS = {"controller": "numpy,cryptography,prometheus_client", "local": "js
         ("controller", ["simulate", "--jobs", "3"], "controller"),
     ],
 )
-def test_says_which_extra_is_missing(missing: str, command: list[str], extra: str, tmp_path: Path) -> None:
+def test_missing_extra_is_named(missing: str, command: list[str], extra: str, tmp_path: Path) -> None:
     tmp_path.joinpath("job.yaml").write_text(yaml.safe_dump(tf_dist.TFJob("a", image="b").to_dict()))
     tmp_path.joinpath("kubeconfig").write_text(_NOWHERE)
     found = subprocess.run(
@@ -77,34 +77,34 @@ def test_says_which_extra_is_missing(missing: str, command: list[str], extra: st
     assert found.returncode == 1
 
 
-def test_job_is_checked_without_extras(tmp_path: Path) -> None:
+def test_job_is_validated_without_extras(tmp_path: Path) -> None:
     tmp_path.joinpath("job.yaml").write_text(yaml.safe_dump(tf_dist.TFJob("a", image="b").to_dict()))
     every = ",".join(_OF_EXTRAS.values())
     subprocess.run([sys.executable, "-c", _WITHOUT, every, "validate", "job.yaml"], cwd=tmp_path, check=True)
 
 
 @pytest.mark.parametrize("name", sorted(set(tf_dist.__all__) - {"__version__"}))
-def test_every_name_is_there_and_says_what_it_is(name: str) -> None:
+def test_public_name_exists_and_is_documented(name: str) -> None:
     found = getattr(tf_dist, name)
     assert getattr(importlib.import_module(found.__module__), name) is found
     assert inspect.getdoc(found)
     assert name in dir(tf_dist)
 
 
-def test_type_checkers_see_the_same_names() -> None:
+def test_stub_has_same_names() -> None:
     stub = ast.parse(Path(tf_dist.__file__).with_suffix(".pyi").read_text())
     imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
     seen = {(alias.asname, node.module) for node in imports for alias in node.names}
     assert seen == {(name, getattr(tf_dist, name).__module__) for name in tf_dist.__all__ if name != "__version__"}
 
 
-def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+def test_unknown_name_raises_attribute_error() -> None:
     with pytest.raises(AttributeError, match="tf_dist"):
         _ = tf_dist.TfJob  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("one", [tf_dist.Client, tf_dist.TFJob, tf_dist.Result, tf_dist.StoredJob])
-def test_every_public_method_is_documented_and_typed(one: type) -> None:
+def test_public_methods_are_documented_and_typed(one: type) -> None:
     for name, method in inspect.getmembers(one, inspect.isfunction):
         if not name.startswith("_"):
             assert method.__doc__, name

@@ -1,4 +1,4 @@
-"""The page on scale says what its script computes from what was measured."""
+"""The page on scale contains the results that its script computes from the measurements."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 from benchmarks import scale
 
 
-def test_the_tables_and_pictures_are_those_of_what_was_measured() -> None:
+def test_tables_and_pictures_match_measurements() -> None:
     found = scale.stored()
     assert scale.PAGE.read_text() == scale.page(scale.PAGE.read_text(), found), "run python -m benchmarks.scale docs"
     for name, picture in scale.charts(found).items():

@@ -1,4 +1,4 @@
-"""How many examples Hypothesis draws: ``make test`` is content with a part of them, ``make test-slow`` draws all."""
+"""The number of examples that Hypothesis draws: all of them in ``make test-slow``, and a part in ``make test``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FEWEST: Final = 10
 
 
 def examples(count: int) -> int:
-    """The number of examples that this run draws where ``make test-slow`` draws ``count``."""
+    """The number of examples of this run if ``make test-slow`` draws ``count``."""
     return count if ALL else max(count // 8, min(count, _FEWEST))
 
 

@@ -1,4 +1,4 @@
-"""Waiting for something to become true, with an end; and what is waited for."""
+"""Wait for conditions with a timeout."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 
 def until(condition: Callable[[], bool], seconds: float, every: float = 0.05) -> None:
-    """Return as soon as ``condition`` holds; AssertionError when it does not within ``seconds``."""
+    """Return as soon as ``condition`` holds. Raise AssertionError if it does not hold within ``seconds``."""
     pause = threading.Event()
     deadline = time.monotonic() + seconds
     while not condition():
@@ -18,7 +18,7 @@ def until(condition: Callable[[], bool], seconds: float, every: float = 0.05) ->
 
 
 def is_closed(sock: socket.socket) -> bool:
-    """Whether the other side has closed a connection that says nothing."""
+    """Whether the other side has closed an idle connection."""
     try:
         sock.settimeout(0.01)
         return sock.recv(1) == b""

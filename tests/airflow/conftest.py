@@ -1,4 +1,4 @@
-"""An Airflow of these tests' own (SQLite, in a temporary folder), and an embedded cluster that it reaches over HTTP."""
+"""An Airflow home with SQLite in a temporary folder, and an embedded cluster that Airflow reaches over HTTP."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tf_dist.local.embedded import EmbeddedSettings, write_private_json
 INSTALLED = importlib.util.find_spec("airflow") is not None
 
 if INSTALLED:
-    # Before anything of Airflow is imported: it reads these once.
+    # Airflow reads these variables once, when it is imported.
     HOME = tempfile.mkdtemp(prefix="td-airflow-")
     atexit.register(shutil.rmtree, HOME, ignore_errors=True)
     os.environ |= {
@@ -44,7 +44,7 @@ if INSTALLED:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Airflow and what it brings warn of what they do themselves: only our own warnings are errors here."""
+    """Treat only warnings of tf-dist as errors, because Airflow and its dependencies warn about their own code."""
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents:
@@ -56,7 +56,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def airflow_db() -> None:
-    """Its database."""
+    """Create the tables of Airflow's database."""
     from airflow.utils import db
 
     db.initdb()
@@ -64,7 +64,7 @@ def airflow_db() -> None:
 
 @pytest.fixture(scope="module")
 def cluster_site() -> Iterator[Site]:
-    """A cluster on this machine, as a kubeconfig names it, without a controller: a process that waits leads."""
+    """A cluster on this machine with a kubeconfig and without a controller: a process that waits becomes the leader."""
     with tempfile.TemporaryDirectory(prefix="td-") as scratch:
         settings = EmbeddedSettings(state_dir=Path(scratch, "node"), network=NetworkMode.SHARED)
         with LeaderlessCluster(settings) as embedded:
@@ -75,7 +75,7 @@ def cluster_site() -> Iterator[Site]:
 
 @pytest.fixture(scope="module")
 def controller_leads(cluster_site: Site) -> Iterator[None]:
-    """A controller of the cluster leads all its jobs."""
+    """A controller leads the whole cluster."""
     with controller(cluster_site.cluster) as leadership:
         until(lambda: bool(leadership.kinds()), SECONDS)
         yield
@@ -83,13 +83,13 @@ def controller_leads(cluster_site: Site) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def site(airflow_db: None, cluster_site: Site) -> Site:
-    """The same, with a database for Airflow."""
+    """``cluster_site``, with a database for Airflow."""
     return cluster_site
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
 def database(request: pytest.FixtureRequest) -> Iterator[str]:
-    """An empty database for a whole Airflow."""
+    """An empty database for a complete Airflow deployment."""
     if request.param == "sqlite":
         with tempfile.TemporaryDirectory(prefix="td-db-") as folder:
             yield f"sqlite:///{folder}/airflow.db?timeout=60"
@@ -114,7 +114,7 @@ def database(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def stack(cluster_site: Site, database: str) -> Iterator[Stack]:
-    """A whole Airflow, whose jobs go to the cluster."""
+    """A complete Airflow deployment that submits its jobs to the cluster."""
     with tempfile.TemporaryDirectory(prefix="td-stack-") as folder:
         found = Stack(Path(folder), cluster_site, database)
         try:
@@ -126,14 +126,14 @@ def stack(cluster_site: Site, database: str) -> Iterator[Stack]:
 
 @pytest.fixture
 def light(tmp_path: Path) -> Iterator[LightSite]:
-    """A cluster in which nothing runs."""
+    """A cluster that runs no pods."""
     with light_site(tmp_path) as found:
         yield found
 
 
 @pytest.fixture
 def nothing_is_left(cluster_site: Site) -> Iterator[None]:
-    """After the test: its jobs are taken away, and then no pod, Lease, hub or thread of one is there."""
+    """Delete the test's jobs, and check that no pod, Lease, shared informer or informer thread remains."""
     yield
     for job in cluster_site.jobs():
         cluster_site.delete(job["metadata"]["name"])
@@ -146,13 +146,13 @@ def nothing_is_left(cluster_site: Site) -> Iterator[None]:
 
 @pytest.fixture
 def instance() -> Instance:
-    """A try of a task of a run of its own."""
+    """The first try of a task in a new run."""
     return Instance(f"run-{uuid.uuid4().hex[:6]}")
 
 
 @pytest.fixture
 def operator(cluster_site: Site) -> MakeOperator:
-    """Makes the operator of that task."""
+    """A function that creates the operator of the task."""
     from tf_dist.airflow import TFJobOperator
 
     def make(job: Any, **arguments: Any) -> TFJobOperator:

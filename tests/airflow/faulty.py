@@ -1,4 +1,4 @@
-"""An operator whose trigger breaks at the first try, as one of another version might; importable by a triggerer."""
+"""An operator whose trigger raises in the first try, like a trigger of another version. A triggerer can import it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tf_dist.airflow import TFJobOperator
 
 
 class FaultyTrigger(BaseTrigger):
-    """Raises."""
+    """A trigger that raises."""
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         return "tests.airflow.faulty.FaultyTrigger", {}
@@ -22,7 +22,7 @@ class FaultyTrigger(BaseTrigger):
 
 
 class FaultyOperator(TFJobOperator):
-    """Has a sound trigger from its second try on."""
+    """An operator with a working trigger from the second try on."""
 
     def execute(self, context: Any) -> Any:
         self.sound = context["ti"].try_number > 1

@@ -1,4 +1,4 @@
-"""A task instance without Airflow's processes: what an operator sees of one, and what it leaves there."""
+"""A fake task instance that works without Airflow's processes and records what an operator writes to it."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ else:
 
 
 class Instance:
-    """One try of a task; ``retry`` is the next one. ``state``: what the database says of it.
+    """One try of a task. ``retry`` returns the next try, and ``state`` is its state in the database.
 
-    ``others`` are in the database, too; ``store`` is what the task state store keeps, over all tries.
+    ``others`` are other task instances in the database. ``store`` is the task state store, shared by all tries.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Instance:
         return {"ti": self, "run_id": self.run_id, "outlet_events": self.events, "task_state_store": self}
 
     def get(self, key: str) -> Any:
-        """As the task state store does."""
+        """Read a key like the task state store."""
         return self.store.get(key)
 
     def set(self, key: str, value: Any) -> None:
@@ -78,7 +78,7 @@ class Instance:
 
 
 def deferred(task: TFJobOperator, instance: Instance) -> TFJobTrigger:
-    """The trigger that it goes on with."""
+    """The trigger to which the task defers."""
     from tf_dist.airflow import TFJobTrigger
     from tf_dist.airflow.version_compat import TaskDeferred
 
@@ -92,7 +92,7 @@ def deferred(task: TFJobOperator, instance: Instance) -> TFJobTrigger:
 
 
 def event_of(trigger: TFJobTrigger) -> Any:
-    """The payload of the only event that it yields."""
+    """The payload of the only event that the trigger yields."""
 
     async def events() -> list[Any]:
         return [event async for event in trigger.run()]

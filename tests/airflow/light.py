@@ -1,4 +1,4 @@
-"""A cluster over HTTP in which nothing runs and nobody leads: what a test does not write there stays as it is."""
+"""A cluster over HTTP without kubelet and controller: only the test changes its objects."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tf_dist.core.model import names
 
 @dataclass(frozen=True)
 class LightSite:
-    """``url`` and ``token``: how it is reached; ``make_kubeconfig``: a file that says so."""
+    """``url`` and ``token`` reach the cluster, and ``kubeconfig`` is a file with both."""
 
     cluster: MemoryCluster
     folder: Path
@@ -31,25 +31,25 @@ class LightSite:
         return self.config(self.url)
 
     def config(self, url: str) -> str:
-        """A kubeconfig for this cluster as it is reached at ``url``."""
+        """A kubeconfig that reaches this cluster at ``url``."""
         path = self.folder / f"kubeconfig-{url.rpartition(':')[2]}"
         path.write_text(json.dumps(make_kubeconfig(url, self.token)))
         return str(path)
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it listens."""
+        """The host and port of the API server."""
         host, _, port = self.url.removeprefix("http://").partition(":")
         return host, int(port)
 
     def submit(self, name: str, owner: str = "", **annotations: str) -> str:
-        """A job; its uid."""
+        """Create a job and return its uid."""
         body = document(name=name)
         body["metadata"]["annotations"] = {**({OWNER_ANNOTATION: owner} if owner else {}), **annotations}
         return str(self.cluster.create(TFJOBS, "default", body)["metadata"]["uid"])
 
     def status(self, name: str, **memory: Any) -> None:
-        """The job is as a controller has written it."""
+        """Write the job's memory like a controller."""
         patch = {"status": {"tfDist": memory}}
         self.cluster.patch(TFJOBS, "default", name, patch, subresource="status")
 
@@ -57,17 +57,17 @@ class LightSite:
         return self.cluster.get(TFJOBS, "default", name)
 
     def uids(self) -> list[str]:
-        """Those of its jobs."""
+        """The uids of the jobs."""
         return [job["metadata"]["uid"] for job in self.cluster.list(TFJOBS, "default").items]
 
     def leases(self) -> list[str]:
-        """By which programs lead the namespace."""
+        """The names of the Leases with which controllers lead the namespace."""
         found = self.cluster.list(LEASES, "default").items
         return [one["metadata"]["name"] for one in found if names.LEADER in (one["metadata"].get("labels") or {})]
 
 
 @contextmanager
 def light_site(folder: Path) -> Iterator[LightSite]:
-    """One of them."""
+    """Start such a cluster."""
     with MemoryCluster() as cluster, ApiServer(cluster) as server:
         yield LightSite(cluster, folder, server.app.url, server.token)

@@ -1,4 +1,4 @@
-"""Runs DAGs in this process, as ``dag.test()`` does it."""
+"""Run DAGs in this process with ``dag.test()``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Run:
-    """What came of a run."""
+    """The result of a run."""
 
     state: str
     tasks: dict[str, str]
@@ -24,7 +24,7 @@ class Run:
 
 
 def read_dags(path: Path) -> Any:
-    """The DAGs of a file, as Airflow reads it."""
+    """The DAGs of a file, read by Airflow."""
     try:
         from airflow.dag_processing.dagbag import DagBag
     except ImportError:  # before 3.2
@@ -33,7 +33,7 @@ def read_dags(path: Path) -> Any:
 
 
 def run(dag: DAG, **arguments: Any) -> Run:
-    """Run a DAG that stands in a test."""
+    """Run a DAG that a test defines."""
     from airflow.dag_processing.bundles.manager import DagBundlesManager
     from airflow.models.serialized_dag import SerializedDagModel
     from airflow.serialization.serialized_objects import LazyDeserializedDAG

@@ -39,24 +39,24 @@ class Site:
         return self.embedded.cluster
 
     def flag(self, name: str) -> Path:
-        """A file that is not there yet: scripts of jobs may wait for it."""
+        """A file that does not exist yet, so that scripts of jobs can wait for it."""
         return Path(self.kubeconfig).with_name(f"flag-{name}")
 
     def jobs(self) -> list[Object]:
         return self.cluster.list(TFJOBS, "default").items
 
     def names(self) -> list[str]:
-        """Those of its jobs."""
+        """The names of the jobs."""
         return [job["metadata"]["name"] for job in self.jobs()]
 
     def pods(self) -> list[str]:
-        """The names of pods that are not over."""
+        """The names of pods that have not ended."""
         found = self.cluster.list(PODS, "default").items
         over = ("Succeeded", "Failed")
         return [pod["metadata"]["name"] for pod in found if (pod.get("status") or {}).get("phase") not in over]
 
     def leases(self) -> list[str]:
-        """By which programs lead the namespace."""
+        """The names of the Leases with which controllers lead the namespace."""
         found = self.cluster.list(LEASES, "default").items
         return [one["metadata"]["name"] for one in found if names.LEADER in (one["metadata"].get("labels") or {})]
 
@@ -71,6 +71,6 @@ class Site:
         return not self.jobs() and not self.cluster.list(PODS, "default").items
 
     def until_empty(self) -> None:
-        """Nothing is left: no job, no pod, no Lease."""
+        """Wait until no job, pod or Lease remains."""
         until(self.is_empty, SECONDS)
         until(lambda: not self.leases(), SECONDS)

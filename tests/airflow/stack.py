@@ -1,6 +1,6 @@
-"""A whole Airflow: API server, scheduler, DAG processor and triggerer as processes, driven by REST.
+"""A complete Airflow: API server, scheduler, DAG processor and triggerer as processes, controlled over REST.
 
-Its database is SQLite, or a new one on the PostgreSQL server that TF_DIST_TEST_POSTGRES names.
+The database is SQLite, or a new database on the PostgreSQL server in TF_DIST_TEST_POSTGRES.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from tests.child_processes import environment_without
 from tests.waiting import until
 
 SECONDS = 300.0
-_EVERY = 1.0  # a busy API server is not to be asked more often
+_EVERY = 1.0  # more requests would slow down a busy API server
 ROOT = Path(__file__).parents[2]
-# Kills the processes that are named to it, and theirs, when who names them has ended. With a minus it learns that one
-# has ended already.
+# Reads pids from its input until the test process ends, and then kills these processes and their children. A negative
+# number reports that a process has already ended.
 _GUARD = """
 import contextlib, glob, os, signal, sys
 named, parents = {int(line) for line in sys.stdin}, {}
@@ -51,12 +51,12 @@ OVER = ("success", "failed", "upstream_failed", "skipped", "removed")
 
 
 def eventually(condition: Callable[[], bool]) -> None:
-    """Wait until it comes true."""
+    """Wait until the condition is true."""
     until(condition, SECONDS, every=_EVERY)
 
 
 def _ports(count: int) -> list[int]:
-    """Free ports, none of which the system gives to a process that asks for any port."""
+    """Free ports outside the ephemeral range, so that the system does not give them to other processes."""
     found: list[int] = []
     while len(found) < count:
         port = random.randrange(10_000, 30_000)
@@ -67,9 +67,10 @@ def _ports(count: int) -> list[int]:
 
 @dataclass
 class Stack:
-    """Starts everything in ``folder``, on an empty ``database``; ``stop`` ends it. Jobs go to ``site``.
+    """Starts all processes in ``folder`` with an empty ``database``, and ``stop`` ends them. Jobs go to ``site``.
 
-    ``broker``: of Celery's workers; "": tasks run beside the scheduler. ``address``: where the API server listens.
+    ``broker`` is for Celery workers. Without a broker, the scheduler runs the tasks. The API server listens on
+    ``address``.
     """
 
     folder: Path
@@ -132,15 +133,15 @@ class Stack:
         guard = [sys.executable, "-c", _GUARD]
         self._guard = subprocess.Popen(guard, stdin=subprocess.PIPE, text=True, start_new_session=True)
 
-    # Its life
+    # Start and stop
 
     def start(self) -> None:
-        """Start it, and wait until all parts say that they are well and the DAGs are known."""
+        """Start all components, and wait until they are healthy and the DAGs are loaded."""
         subprocess.run([self._airflow, "db", "migrate"], env=self.env, check=True, capture_output=True, timeout=SECONDS)
         if self.database.startswith("sqlite"):
             file = self.database.removeprefix("sqlite:///").partition("?")[0]
             with closing(sqlite3.connect(file)) as connection:
-                connection.execute("PRAGMA journal_mode = WAL")  # else those that read keep those that write out
+                connection.execute("PRAGMA journal_mode = WAL")  # otherwise readers block writers
         for name in (
             "api-server",
             "scheduler",
@@ -154,7 +155,7 @@ class Stack:
         eventually(lambda: len(self.get("/dags")["dags"]) == defined)
 
     def launch(self, name: str, key: str = "", **env: str) -> None:
-        """Start one part; ``key`` tells a second one of it."""
+        """Start a component. ``key`` identifies a second process of the same component."""
         key = key or name
         with (self.folder / "out" / key).open("ab") as out:
             self.processes[key] = subprocess.Popen(
@@ -170,7 +171,7 @@ class Stack:
         self.launch("triggerer", "second", AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT=str(self._second_log))
 
     def stop(self) -> None:
-        """End every part, in order; none is left."""
+        """Stop all components, and kill what does not stop."""
         for process in self.processes.values():
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGCONT)
@@ -188,7 +189,7 @@ class Stack:
         self._guard.communicate()
 
     def end(self, key: str, number: int) -> None:
-        """Send a signal to a part, all of its processes, and wait for its end."""
+        """Send a signal to all processes of a component, and wait for its end."""
         process = self.processes.pop(key)
         os.killpg(process.pid, number)
         process.wait(60)
@@ -201,7 +202,7 @@ class Stack:
 
     @contextmanager
     def scheduler_away(self) -> Iterator[None]:
-        """Nothing that is asked of Airflow is begun as long as this lasts. (A stopped one could hold locks.)"""
+        """Run without a scheduler, so that no task starts. The process is killed: a stopped one could hold locks."""
         self.end("scheduler", signal.SIGKILL)
         try:
             yield
@@ -222,7 +223,7 @@ class Stack:
         parts = ("metadatabase", "scheduler", "triggerer", "dag_processor")
         return all(found[part]["status"] == "healthy" for part in parts)
 
-    # What it is asked
+    # Requests
 
     def get(self, path: str) -> Any:
         return self._ask("GET", path)
@@ -231,9 +232,9 @@ class Stack:
         return self._ask("POST", path, body)
 
     def _ask(self, verb: str, path: str, body: Any = None) -> Any:
-        """What the API server answers; asked again after a 500, which SQLite's "database is locked" becomes.
+        """Send a request, and repeat it after a 500 with SQLite, because "database is locked" becomes a 500.
 
-        What was asked may have been done all the same: that it exists then is an answer, None.
+        The failed request may have succeeded nevertheless. A conflict after a 500 therefore returns None.
         """
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self._token()}"}
@@ -263,12 +264,12 @@ class Stack:
         return str(self._known_token)
 
     def run(self, dag_id: str, run_id: str) -> Task:
-        """Start a run."""
+        """Start a run of a DAG."""
         self.post(f"/dags/{dag_id}/dagRuns", {"logical_date": None, "dag_run_id": run_id})
         return Task(self, dag_id, run_id)
 
     def let_end(self, run_id: str) -> None:
-        """The jobs of a run may end."""
+        """Allow the jobs of a run to end."""
         (self._flags / run_id).touch()
 
 
@@ -300,7 +301,7 @@ class Task:
         return int(self.instance()["try_number"])
 
     def until(self, *states: str) -> None:
-        """Wait until it is in one of these states; it must not end in another."""
+        """Wait until the task is in one of these states, and fail if it ends in another."""
 
         def there() -> bool:
             state = self.state
@@ -317,39 +318,39 @@ class Task:
         self.stack.post(f"/dags/{self.dag_id}/clearTaskInstances", {**body, "reset_dag_runs": True})
 
     def log(self, number: int | None = None) -> str:
-        """The log of a try, as the UI shows it."""
+        """The log of a try, as shown in the UI."""
         found = self.stack.get(f"{self.path}/logs/{number or self.try_number or 1}?full_content=true")
         return "\n".join(str(line.get("event", line)) for line in found["content"])
 
     def logs(self) -> str:
-        """The logs of all tries: what an assertion that fails should show."""
+        """The logs of all tries, for the messages of assertions."""
         return "\n".join(f"--- try {number}\n{self.log(number)}" for number in range(1, self.try_number + 1))
 
     def xcom(self, key: str = "return_value") -> Any:
         return self.stack.get(f"{self.path}/xcomEntries/{key}")["value"]
 
     def links(self) -> dict[str, str]:
-        """Those that the UI shows, and that lead somewhere."""
+        """The extra links that have a URL."""
         found = self.stack.get(f"{self.path}/links")["extra_links"]
         return {name: url for name, url in found.items() if url}
 
     def job(self) -> str:
-        """The uid of the only job of this run that is there, "" while there is none."""
+        """The uid of the only job of this run, or "" if no job exists."""
         mine = [job for job in self.stack.site.jobs() if job["metadata"]["labels"]["run_id"] == self.run_id]
         assert len(mine) <= 1, mine
         return str(mine[0]["metadata"]["uid"]) if mine else ""
 
     def pods(self) -> list[str]:
-        """Its pods that are not over."""
+        """The pods of the job that have not ended."""
         uid = self.job()
         names = {job["metadata"]["name"] for job in self.stack.site.jobs() if job["metadata"]["uid"] == uid}
         return [pod for pod in self.stack.site.pods() if re.sub(r"-worker-\d+$", "", pod) in names]
 
     def until_running(self) -> str:
-        """Wait until its pod runs; the job's uid."""
+        """Wait until the job's pod runs, and return the job's uid."""
         eventually(lambda: bool(self.pods()))
         return self.job()
 
     def process(self) -> int:
-        """The process that runs it in the worker."""
+        """The pid of the task's process in the worker."""
         return int(self.instance()["pid"])

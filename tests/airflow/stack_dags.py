@@ -1,4 +1,4 @@
-"""The DAGs of the stack's tests: jobs that run until a file says that they may end."""
+"""The DAGs of the stack's tests, with jobs that run until a file exists."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tf_dist.airflow import TFJobOperator
 from tf_dist.airflow.task_options import OPTIONS
 
 _FLAGS, _KUBECONFIG = os.environ["TD_FLAGS"], os.environ["TD_KUBECONFIG"]
-# The name of the file is the run's: the template is filled in as everything in a document is.
+# Airflow renders the template in the document, so each run has its own file.
 _UNTIL_TOLD = (
     f"trap 'exit 143' TERM; echo up; while [ ! -e '{_FLAGS}/{{{{ run_id }}}}' ]; do sleep 0.05; done; "
     "echo accuracy=0.5 checkpoint=gs://models/7"
@@ -43,9 +43,9 @@ with DAG("faulty"):
 with DAG("on_data", schedule=[DATA]):
     TFJobOperator(**_COMMON, deferrable=True)
 
-# Cases of all faces: a task for each, every other one deferred.
+# One task for each case of all interfaces. Every second task is deferrable.
 _NAMES = {row.name: name for name, row in OPTIONS.items()}
-# Airflow fails a task that is resumed before it has noted that it was deferred. With fewer at once, it notes that soon.
+# Airflow fails a task that resumes before Airflow has stored that it deferred. Fewer active tasks avoid this race.
 with DAG("cases", max_active_tasks=4):
     for _number, _name in enumerate(STACK):
         TFJobOperator(

@@ -1,6 +1,6 @@
-"""The DAGs of dags/: each one is read without a complaint, and run as its users run it.
+"""The DAGs in dags/ import without errors and run like in production.
 
-One trains with TensorFlow; the others with a program that prints and writes the same (tests/stand_in).
+One test trains with TensorFlow. The others run a program with the same output and files (tests/stand_in).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NAMES = sorted(path.stem for path in DAGS.glob("*.py"))
 
 @pytest.fixture(scope="module")
 def local(airflow_db: None) -> Iterator[str]:
-    """The folder of a local cluster that is up, as ``tf-dist local up`` makes it."""
+    """The folder of a running local cluster, started like ``tf-dist local up``."""
     with tempfile.TemporaryDirectory(prefix="td-") as folder:
         lasting.up(lasting.DaemonSettings(state_dir=folder, workdir=folder), timeout=SECONDS)
         try:
@@ -42,7 +42,7 @@ def local(airflow_db: None) -> Iterator[str]:
 
 @pytest.fixture
 def where(local: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """The DAGs name no cluster: they take the one that is up, as the command line does."""
+    """The DAGs specify no cluster, so they use the running local cluster, like the command line."""
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.setenv("TF_DIST_HOME", local)
     monkeypatch.setenv("DIGITS_INBOX", str(tmp_path / "digits.new"))
@@ -53,18 +53,18 @@ def where(local: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterat
 
 @pytest.fixture
 def stand_in(tmp_path: Path) -> Path:
-    """A copy of the DAGs, beside examples that train nothing."""
+    """A copy of the DAGs, with examples that do not train."""
     digits = tmp_path / "examples" / "digits"
     shutil.copytree(ROOT / "examples" / "digits", digits)
     shutil.copy(ROOT / "tests" / "stand_in" / "train.py", digits)
-    # Its end comes so soon that its log would be gone before it is read.
+    # The job ends so early that its pods would be deleted before their logs are read.
     job = (digits / "tfjob.yaml").read_text()
     (digits / "tfjob.yaml").write_text(job.replace("cleanPodPolicy: All", "cleanPodPolicy: Running"))
     return shutil.copytree(DAGS, tmp_path / "dags")
 
 
 def read(name: str, folder: Path = DAGS) -> Any:
-    """The DAG of a file, as Airflow reads it."""
+    """The DAG of a file, read by Airflow."""
     bag = read_dags(folder / f"{name}.py")
     assert bag.import_errors == {}
     (dag,) = bag.dags.values()
@@ -72,7 +72,7 @@ def read(name: str, folder: Path = DAGS) -> Any:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_is_read(airflow_db: None, name: str) -> None:
+def test_dag_file_imports_without_errors(airflow_db: None, name: str) -> None:
     dag = read(name)
     assert dag.dag_id == name
     assert dag.doc_md
@@ -80,7 +80,7 @@ def test_it_is_read(airflow_db: None, name: str) -> None:
 
 
 def evict_a_worker() -> None:
-    """Take a worker away as soon as it runs."""
+    """Delete a worker's pod as soon as it runs."""
     cluster = lasting.connect()
 
     def runs() -> list[str]:
@@ -93,8 +93,8 @@ def evict_a_worker() -> None:
 
 
 class TestRunning:
-    @pytest.mark.slow  # an example of tests/examples, too
-    def test_digits_train(self, where: None, stand_in: Path) -> None:
+    @pytest.mark.slow  # tests/examples runs this example, too
+    def test_digits_train_reports_steps(self, where: None, stand_in: Path) -> None:
         found = run(read("digits_train", stand_in), run_conf={"steps": 300})
         assert found.tasks == {"train": "success"}
         assert found.xcom("train")["metrics"]["step"] >= 300
@@ -106,7 +106,7 @@ class TestRunning:
         importlib.util.find_spec("tensorflow") is None,
         reason="TensorFlow is missing: pip install '.[tensorflow]'",
     )
-    def test_digits_retrain_promotes_a_model_and_then_only_a_better_one(self, where: None) -> None:
+    def test_digits_retrain_promotes_only_better_models(self, where: None) -> None:
         first = run(read("digits_retrain"), run_conf={"steps": 1500})
         assert set(first.tasks.values()) == {"success"}
         promoted = first.xcom("promote")
@@ -116,18 +116,18 @@ class TestRunning:
         assert second.tasks == {"train": "success", "evaluate": "success", "promote": "skipped", "report": "success"}
 
     @pytest.mark.slow
-    def test_tuning_sweep(self, where: None, stand_in: Path) -> None:
+    def test_tuning_sweep_selects_best_rate(self, where: None, stand_in: Path) -> None:
         found = run(read("tuning_sweep", stand_in), run_conf={"steps": 200, "rates": [0.0001, 0.2]})
         assert found.xcom("best")["rate"] == 0.2
 
-    def test_evicted_or_failed_publishes_what_succeeds(self, where: None, stand_in: Path) -> None:
+    def test_evicted_or_failed_publishes_successful_run(self, where: None, stand_in: Path) -> None:
         found = run(read("evicted_or_failed", stand_in), run_conf={"steps": 200})
         assert (found.tasks["resume"], found.tasks["page"], found.state) == ("skipped", "skipped", "success")
         assert found.xcom("train", "outcome")["kind"] == "succeeded"
         assert found.xcom("publish") == found.xcom("train")["checkpoint"]
 
     @pytest.mark.slow
-    def test_evicted_or_failed_goes_on_after_an_eviction(self, where: None, stand_in: Path) -> None:
+    def test_evicted_or_failed_resumes_after_eviction(self, where: None, stand_in: Path) -> None:
         evicting = threading.Thread(target=evict_a_worker)
         evicting.start()
         found = run(read("evicted_or_failed", stand_in), run_conf={"steps": 20_000})
@@ -139,7 +139,7 @@ class TestRunning:
         assert found.state == "success"
 
     @pytest.mark.slow
-    def test_evicted_or_failed_tells_people_of_a_failure(self, where: None, stand_in: Path) -> None:
+    def test_evicted_or_failed_pages_after_failure(self, where: None, stand_in: Path) -> None:
         job = stand_in.parent / "examples" / "digits" / "tfjob.yaml"
         broken = '[python, -c, "raise SystemExit(3)"]'
         job.write_text(job.read_text().replace("[python, train.py]", broken))
@@ -150,11 +150,11 @@ class TestRunning:
         assert (found.tasks["resume"], found.tasks["page"], found.tasks["publish"]) == ("skipped", "failed", "skipped")
         assert found.state == "failed"
 
-    def test_gang_fallback_runs_as_what_it_can_get(self, where: None, stand_in: Path) -> None:
+    def test_gang_fallback_runs_with_smaller_gang(self, where: None, stand_in: Path) -> None:
         dag = stand_in / "gang_fallback.py"
         text = dag.read_text()
         for said, here in (
-            ("GPUS, FEWER = 8, 4", "GPUS, FEWER = 500, 1"),  # no machine has as much
+            ("GPUS, FEWER = 8, 4", "GPUS, FEWER = 500, 1"),  # more than any machine has
             ('{"nvidia.com/gpu": 1}', "{}"),
             ("ADMISSION_TIMEOUT = 600.0", "ADMISSION_TIMEOUT = 1.0"),
         ):
@@ -168,20 +168,20 @@ class TestRunning:
         assert (outcome["kind"], outcome["fallback"]) == ("succeeded", 1)
 
     @pytest.mark.slow
-    def test_gang_wait_fails_when_its_job_does(self, where: None, stand_in: Path) -> None:
+    def test_gang_wait_fails_when_job_fails(self, where: None, stand_in: Path) -> None:
         job = stand_in.parent / "examples" / "digits" / "tfjob.yaml"
         job.write_text(job.read_text().replace("[python, train.py]", '[python, -c, "raise SystemExit(3)"]'))
         dag = read("gang_wait", stand_in)
         found = run(dag.partial_subset(["submit", "admitted", "finished", "clean_up"]))
         assert (found.tasks["finished"], found.tasks["clean_up"], found.state) == ("failed", "success", "failed")
 
-    def test_gang_wait(self, where: None, stand_in: Path) -> None:
+    def test_gang_wait_succeeds(self, where: None, stand_in: Path) -> None:
         found = run(read("gang_wait", stand_in), run_conf={"steps": 100})
         assert set(found.tasks.values()) == {"success"}
 
     @pytest.mark.slow
-    def test_pause_at_night(self, where: None, stand_in: Path) -> None:
-        # So many that the job still runs when it is suspended, also on a slow machine.
+    def test_pause_at_night_suspends_and_resumes_job(self, where: None, stand_in: Path) -> None:
+        # Enough steps that the job still runs when it is suspended.
         conf = {"steps": 120_000, "night_seconds": 0, "workers": 1}
         found = run(read("pause_at_night", stand_in), run_conf=conf)
         assert set(found.tasks.values()) == {"success"}

@@ -1,4 +1,4 @@
-"""The code of docs/airflow.md works as it is."""
+"""The code blocks in docs/airflow.md work unchanged."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
 
 
 @pytest.mark.parametrize("number", range(len(BLOCKS)))
-def test_every_piece_of_code_makes_what_it_says(number: int) -> None:
+def test_code_block_runs(number: int) -> None:
     names = {"__name__": "__piece__"}
     with DAG(f"piece-{number}"):
         exec(compile(BLOCKS[number], f"docs/airflow.md, piece {number}", "exec"), names)
     assert len(names) > 2, "it defines something"
 
 
-def test_there_are_pieces_of_code() -> None:
+def test_all_code_blocks_are_extracted() -> None:
     assert len(BLOCKS) == PAGE.count("```python") > 0
 
 
-def test_every_dag_and_argument_that_it_names_is_there() -> None:
+def test_page_lists_all_dags_and_only_existing_arguments() -> None:
     import tf_dist.airflow
 
     dags = {path.stem for path in (Path(__file__).parents[2] / "dags").glob("*.py")}

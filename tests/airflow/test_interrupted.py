@@ -1,4 +1,4 @@
-"""A test run that is interrupted: nothing of it goes on, and it says so."""
+"""An interrupted ``dag.test()`` run deletes or keeps its job and reports which."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _CASES = list(product([signal.SIGINT, signal.SIGTERM], ["", "1"], ["delete_job",
 @pytest.mark.parametrize(
     ("number", "deferrable", "action"), _CASES, ids=lambda value: getattr(value, "name", value) or "in the worker"
 )
-def test_ends_its_job_with_itself(site: Site, number: signal.Signals, deferrable: str, action: str) -> None:
+def test_interrupted_run_deletes_or_keeps_job(site: Site, number: signal.Signals, deferrable: str, action: str) -> None:
     env = {"TD_KUBECONFIG": site.kubeconfig, "TD_DEFERRABLE": deferrable, "TD_ACTION": action}
     root = str(Path(__file__).parents[2])
     with signals_heard():

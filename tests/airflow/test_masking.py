@@ -1,4 +1,4 @@
-"""The errors that leave a task: Airflow shows their message, and nothing else of them."""
+"""Airflow shows only the message of a task's error, so the message contains the hint."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tf_dist.errors import Unavailable
         (TFJobSensor, {"job_name": "digits"}),
     ],
 )
-def test_error_of_a_task_shows_its_hint_once(
+def test_task_error_contains_hint_once(
     monkeypatch: pytest.MonkeyPatch, instance: Instance, kind: Any, arguments: dict[str, Any]
 ) -> None:
     monkeypatch.setenv("AIRFLOW__TF_DIST__DEPLOYMENT", "tests")

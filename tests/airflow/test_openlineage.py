@@ -1,4 +1,4 @@
-"""What OpenLineage's provider emits of a task: through its listener, as a file of events."""
+"""The events that OpenLineage's provider emits for a task, written to a file."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ print(run(dag).tasks)
 
 @pytest.fixture(scope="module")
 def events(site: Site, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """All that was emitted while a DAG ran."""
+    """All events emitted while a DAG ran."""
     file = tmp_path_factory.mktemp("lineage") / "events.json"
     transport = {"type": "file", "log_file_path": str(file), "append": True}
     root = str(Path(__file__).parents[2])
@@ -60,7 +60,7 @@ def events(site: Site, tmp_path_factory: pytest.TempPathFactory) -> list[dict[st
     ("task", "type", "status"),
     [("train", "COMPLETE", "Succeeded"), ("later", "COMPLETE", "Succeeded"), ("fails", "FAIL", "Failed")],
 )
-def test_the_checkpoint_and_what_the_job_came_to(
+def test_event_contains_checkpoint_and_job_status(
     events: list[dict[str, Any]], task: str, type: str, status: str
 ) -> None:
     (event,) = [one for one in events if one["job"]["name"] == f"lineage.{task}" and one["eventType"] == type]

@@ -1,4 +1,4 @@
-"""Hostile values in the parameters of shipped DAGs: one leaf of the job differs, or the task is refused."""
+"""Hostile values in parameters of the shipped DAGs change only one leaf of the job, or the task is rejected."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tf_dist.errors import InvalidJob
 
 DAGS = Path(__file__).parents[2] / "dags"
 OTHER = {"steps": 4711, "rates": [0.5], "queue": "other", "night_seconds": 1, "workers": 7}
-"""Another honest value of each parameter: what it changes is what this parameter may change."""
+"""Another valid value of each parameter. The leaves that it changes are the leaves that the parameter may change."""
 NO_PART_OF_A_JOB = {("pause_at_night", "night_seconds"), ("pause_at_night", "workers")}
 
 
@@ -35,7 +35,7 @@ CASES = [(name, parameter) for name, dag in DAG_OF.items() for parameter in dag.
 
 
 def jobs(name: str, params: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The jobs of a DAG's operators, as they would be created: the checks of parameters are left out."""
+    """The jobs that a DAG's operators would create, without the checks of the parameters."""
     dag = DAG_OF[name]
     for one in dag.tasks:
         operator, given = one, {}
@@ -47,7 +47,7 @@ def jobs(name: str, params: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any
 
 
 def rendered(operator: Any, params: dict[str, Any], **given: Any) -> dict[str, Any]:
-    """``given``: what other tasks have made; Airflow fills in nothing there."""
+    """``given`` are results of other tasks, in which Airflow renders no templates."""
     context: Any = {"params": params, "ti": None, "run_id": "run"}
     operator = operator.prepare_for_execution()
     operator.render_template_fields(context)
@@ -63,7 +63,7 @@ def honest(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("name", "parameter"), CASES)
-def test_one_leaf_or_nothing(name: str, parameter: str) -> None:
+def test_payload_changes_only_leaves_of_its_parameter(name: str, parameter: str) -> None:
     before, other = dict(jobs(name, honest(name))), dict(jobs(name, {**honest(name), parameter: OTHER[parameter]}))
     assert before
     allowed = {task_id: changed_leaves(before[task_id], other[task_id]) for task_id in before}
@@ -83,7 +83,7 @@ def native() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("payload", PAYLOADS)
-def test_a_native_template_makes_no_structure_of_a_text(payload: str) -> None:
+def test_native_template_keeps_text_as_text(payload: str) -> None:
     body = document("{{ params.x }}")
     with native():
         operator = TFJobOperator(task_id="train", job=body, annotations={"note": "{{ params.x }}"})
@@ -94,7 +94,7 @@ def test_a_native_template_makes_no_structure_of_a_text(payload: str) -> None:
     assert len(changed_leaves(honest, found)) == 1
 
 
-def test_the_arguments_of_a_function_are_as_native_as_its_dag() -> None:
+def test_function_arguments_render_as_native_objects() -> None:
     with native() as dag:
 
         @task.tfjob(env_vars={"RATE": "{{ params.x }}"})

@@ -1,4 +1,4 @@
-"""What Airflow finds when it looks for providers."""
+"""What Airflow reads when it discovers providers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tf_dist.airflow.provider import get_provider_info
 pytest.importorskip("airflow", reason="Airflow is missing: pip install '.[airflow]'")
 
 
-def test_airflow_lists_it() -> None:
+def test_airflow_lists_provider() -> None:
     program = Path(sys.executable).with_name("airflow")
     done = subprocess.run(
         [program, "providers", "list", "-o", "json"], capture_output=True, text=True, check=True, timeout=240
@@ -29,7 +29,7 @@ def test_airflow_lists_it() -> None:
     assert "tf-dist" in [one["package_name"] for one in listed]
 
 
-def test_every_name_it_gives_is_there() -> None:
+def test_provider_names_exist() -> None:
     info = get_provider_info()
 
     def there(path: str) -> Any:
@@ -73,7 +73,7 @@ def test_every_name_it_gives_is_there() -> None:
     ],
     ids=["looking for providers", "reading DAGs"],
 )
-def test_nothing_of_what_a_task_needs_is_imported(code: str, forbidden: set[str]) -> None:
+def test_discovery_and_parsing_import_no_task_dependencies(code: str, forbidden: set[str]) -> None:
     assert [name for name in sorted(forbidden) if name.startswith("tf_dist.") and not find_spec(name)] == []
     script = f"import sys\n{code}\nprint(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=240)
@@ -105,16 +105,16 @@ print(len(names))
 
 
 def test_works_without_kubernetes_provider() -> None:
-    """Every module is imported and a task is made; the provider brings only the form of a connection in the UI."""
+    """All modules import and a task is created. The provider adds only the connection form in the UI."""
     done = subprocess.run([sys.executable, "-c", BLOCKED], capture_output=True, text=True, check=True, timeout=240)
     *_, modules, count = done.stdout.splitlines()
     package = Path(import_module("tf_dist.airflow").__path__[0])
-    assert int(count) == len([*package.rglob("*.py")]) - 1  # but for the package itself
+    assert int(count) == len([*package.rglob("*.py")]) - 1  # without the package itself
     assert [name for name in modules.split() if name.startswith("kubernetes")] == []
 
 
-def test_provider_yaml_names_what_is_released() -> None:
-    """By Airflow's own schema, with the version of the package first and every module of a kind that users import."""
+def test_provider_info_matches_schema_version_and_modules() -> None:
+    """The info is valid by Airflow's schema, starts with the package's version, and lists all public modules."""
     import jsonschema
     from airflow import __path__ as airflow
 

@@ -1,4 +1,4 @@
-"""Secrets that Airflow masks are in clear in nothing that we render, log, store or hand on."""
+"""Secrets that Airflow masks appear in no rendered field, log, stored value or event."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MODEL = Asset("model")
 
 @pytest.fixture(autouse=True)
 def known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A variable and a connection. What this process knows of them goes before and after each test."""
+    """Define a variable and a connection, and reset the masker before and after each test."""
     extra = {"token": TOKEN}
     monkeypatch.setenv("AIRFLOW_VAR_DB_PASSWORD", VARIABLE)
     connection = {"conn_type": "http", "host": "h", "password": PASSWORD, "extra": extra}
@@ -50,13 +50,13 @@ def known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def shown(value: Any) -> list[str]:
-    """The secrets that stand in it."""
+    """The secrets that the value contains."""
     text = value if isinstance(value, str) else json.dumps(value, default=str)
     return [secret for secret in SECRETS if secret in text]
 
 
 def rendered(operator: Any, instance: Instance) -> Any:
-    """As a real task renders; the fields that Airflow shows."""
+    """Render like a real task, and return the context and the fields that Airflow shows."""
     from airflow.sdk.execution_time import task_runner
     from airflow.sdk.execution_time.context import ConnectionAccessor, VariableAccessor
 
@@ -75,7 +75,7 @@ def operator_of(site: Site, job: Any, **arguments: Any) -> TFJobOperator:
 
 
 @pytest.mark.parametrize("where", ["job", "file", "overrides", "env_vars"])
-def test_shows_no_secret_in_rendered_fields(site: Site, instance: Instance, tmp_path: Path, where: str) -> None:
+def test_rendered_fields_contain_no_secret(site: Site, instance: Instance, tmp_path: Path, where: str) -> None:
     path = "spec.tfReplicaSpecs.Worker.template.spec.containers[0]"
     job: Any = document(SCRIPT) if where == "job" else document()
     given: dict[str, Any] = {}
@@ -95,7 +95,7 @@ def test_shows_no_secret_in_rendered_fields(site: Site, instance: Instance, tmp_
         assert shown(operator.request.entry.document) == list(SECRETS), "the job itself has them"
 
 
-def test_shows_no_secret_of_a_job_that_cannot_be_run(site: Site, instance: Instance) -> None:
+def test_invalid_job_error_contains_no_secret(site: Site, instance: Instance) -> None:
     body = document(SCRIPT)
     body["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] = "{{ var.value.db_password }}"
     operator = operator_of(site, body)
@@ -108,7 +108,7 @@ def test_shows_no_secret_of_a_job_that_cannot_be_run(site: Site, instance: Insta
 
 
 @pytest.mark.parametrize("kind", [SuspendTFJobOperator, TFJobSensor])
-def test_shows_no_secret_when_template_gives_no_job_name(site: Site, instance: Instance, kind: Any) -> None:
+def test_invalid_job_name_error_contains_no_secret(site: Site, instance: Instance, kind: Any) -> None:
     with DAG("secrets"):
         operator = kind(task_id="act", job_name="{{ conn.db.password }}", config_file=site.kubeconfig)
     context, _ = rendered(operator, instance)
@@ -119,7 +119,7 @@ def test_shows_no_secret_when_template_gives_no_job_name(site: Site, instance: I
 
 @pytest.mark.parametrize("kind", [TFJobOperator, SuspendTFJobOperator, TFJobSensor])
 @pytest.mark.parametrize("deferrable", [False, True], ids=["worker", "triggerer"])
-def test_shows_no_secret_when_connection_is_wrong(site: Site, instance: Instance, kind: Any, deferrable: bool) -> None:
+def test_wrong_connection_error_contains_no_secret(site: Site, instance: Instance, kind: Any, deferrable: bool) -> None:
     given: dict[str, Any] = {"job": document()} if kind is TFJobOperator else {"job_name": "a"}
     if kind is not SuspendTFJobOperator:
         given["deferrable"] = deferrable
@@ -132,7 +132,7 @@ def test_shows_no_secret_when_connection_is_wrong(site: Site, instance: Instance
 
 
 @pytest.mark.parametrize("code", [0, 3])
-def test_stores_no_secret_of_a_task_in_the_worker(
+def test_task_in_worker_stores_no_secret(
     site: Site, instance: Instance, code: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = "http://x/{name}?a={{ var.value.db_password }}"
@@ -154,7 +154,7 @@ def test_stores_no_secret_of_a_task_in_the_worker(
 
 
 @pytest.mark.parametrize("code", [0, 3])
-def test_tells_no_secret_in_the_triggerer(
+def test_triggerer_logs_and_sends_no_secret(
     site: Site, instance: Instance, code: int, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     operator = operator_of(site, document(f"{SCRIPT}exit {code}"), deferrable=True)
@@ -174,7 +174,7 @@ def test_tells_no_secret_in_the_triggerer(
     assert event["result"]["checkpoint"] == "s3://***/7"
 
 
-def test_says_no_secret_in_a_dag_that_is_run(site: Site, capfd: pytest.CaptureFixture[str]) -> None:
+def test_results_of_dag_run_contain_no_secret(site: Site, capfd: pytest.CaptureFixture[str]) -> None:
     with DAG("whole") as dag:
         TFJobOperator(task_id="train", job=document(SCRIPT), config_file=site.kubeconfig, deferrable=True)
     found = run(dag)
@@ -182,7 +182,7 @@ def test_says_no_secret_in_a_dag_that_is_run(site: Site, capfd: pytest.CaptureFi
     assert shown(found.xcom("train")) == shown(found.xcom("train", "outcome")) == []
 
 
-def test_finds_the_secrets_of_documents() -> None:
+def test_finds_secrets_in_documents() -> None:
     for secret in ("first-secret", "second/secret", "a*b.c(d)"):
         masker.mask_secret(secret)
     texts = {"a": ["x first-secret y first-secretsecond/secret", {"b": "a*b.c(d)"}], "c": "*** first-secret"}
@@ -194,7 +194,7 @@ def test_finds_the_secrets_of_documents() -> None:
     assert hidden["n"] == (1.5, None, "***")
 
 
-def test_unseals_with_the_right_key_only() -> None:
+def test_unseals_only_with_right_key() -> None:
     from tf_dist.airflow.masking import new_key
 
     key = new_key()

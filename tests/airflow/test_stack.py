@@ -1,4 +1,4 @@
-"""A whole Airflow, and what goes wrong in one. After each fault exactly the pods live that should."""
+"""Faults in a complete Airflow deployment. After each fault, exactly the expected pods run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.airflow_stack, pytest.mark.timeout(1200)]
 
 @pytest.fixture(scope="module")
 def tasks(stack: Stack) -> dict[str, Task]:
-    """The tasks of all tests, begun together: most of their time they wait for each other's processes."""
+    """The tasks of all tests, started together, because each task mostly waits for processes."""
     begun = {name: stack.run("deferred", name) for name in ("whole", "marked", "cleared")}
     begun |= {name: stack.run("here", name) for name in ("killed", "asked", "lost", "begun-again")}
     begun |= {"late": stack.run("late", "late"), "faulty": stack.run("faulty", "faulty")}
@@ -29,7 +29,7 @@ def gone(task: Task) -> bool:
     return not task.job() and not task.pods()
 
 
-def test_a_deferred_task_shows_its_log_and_its_result(stack: Stack, tasks: dict[str, Task]) -> None:
+def test_deferred_task_shows_log_links_and_result(stack: Stack, tasks: dict[str, Task]) -> None:
     task = tasks["whole"]
     task.until("deferred")
     eventually(lambda: "worker-0 | up" in task.log())
@@ -47,16 +47,16 @@ def test_a_deferred_task_shows_its_log_and_its_result(stack: Stack, tasks: dict[
 
 
 def until_followed(task: Task) -> str:
-    """Wait until its trigger shows the log of its pod; the job's uid.
+    """Wait until the task's trigger shows the log of its pod, and return the job's uid.
 
-    That the pod runs does not say that: the trigger of another task may lead the namespace.
+    A running pod is not enough: the trigger of another task may lead the namespace.
     """
     uid = task.until_running()
     eventually(lambda: "worker-0 | up" in task.log())
     return uid
 
 
-def test_a_deferred_task_that_is_marked_failed(tasks: dict[str, Task]) -> None:
+def test_deferred_task_marked_failed_deletes_job(tasks: dict[str, Task]) -> None:
     task = tasks["marked"]
     task.until("deferred")
     until_followed(task)
@@ -64,13 +64,13 @@ def test_a_deferred_task_that_is_marked_failed(tasks: dict[str, Task]) -> None:
     eventually(lambda: gone(task))
 
 
-def test_a_deferred_task_that_is_cleared(stack: Stack, tasks: dict[str, Task]) -> None:
+def test_cleared_deferred_task_adopts_job(stack: Stack, tasks: dict[str, Task]) -> None:
     task = tasks["cleared"]
     task.until("deferred")
     uid, number = until_followed(task), task.try_number
     task.clear()
     eventually(lambda: task.try_number == number + 1 and task.state == "deferred")
-    eventually(lambda: "its job" in task.log(number))  # the first try's trigger was told, and has kept its hands off
+    eventually(lambda: "its job" in task.log(number))  # the first trigger noticed and kept the job
     assert task.until_running() == uid
     stack.let_end(task.run_id)
     task.until("success")
@@ -78,10 +78,10 @@ def test_a_deferred_task_that_is_cleared(stack: Stack, tasks: dict[str, Task]) -
     eventually(lambda: gone(task))
 
 
-def test_a_trigger_that_raises(stack: Stack, tasks: dict[str, Task]) -> None:
+def test_retry_after_trigger_error_adopts_job(stack: Stack, tasks: dict[str, Task]) -> None:
     task = tasks["faulty"]
     uid = task.until_running()
-    # Above 2 on a busy machine: Airflow may lose a try of its own accord between two waits, and makes the next one.
+    # On a busy machine, Airflow may lose a try between two waits and start the next, so the number may exceed 2.
     eventually(lambda: task.try_number >= 2 and task.state == "deferred")
     stack.let_end(task.run_id)
     task.until("success")
@@ -89,22 +89,22 @@ def test_a_trigger_that_raises(stack: Stack, tasks: dict[str, Task]) -> None:
     eventually(lambda: gone(task))
 
 
-def test_the_time_of_a_deferred_task_runs_out(tasks: dict[str, Task]) -> None:
+def test_deferred_task_fails_after_execution_timeout(tasks: dict[str, Task]) -> None:
     task = tasks["late"]
     task.until("failed")
     assert "it took too long" in task.log()
     eventually(lambda: gone(task))
 
 
-def test_a_task_in_the_worker_that_is_marked_failed(tasks: dict[str, Task]) -> None:
+def test_task_in_worker_marked_failed_deletes_job(tasks: dict[str, Task]) -> None:
     task = tasks["killed"]
     task.until_running()
-    eventually(lambda: "worker-0 | up" in task.log())  # it waits: Airflow gives it five seconds from its end on
+    eventually(lambda: "worker-0 | up" in task.log())  # the task waits; Airflow leaves it five seconds to stop
     task.set_state("failed")
     eventually(lambda: gone(task))
 
 
-def test_a_worker_that_is_asked_to_go_goes_on(stack: Stack, tasks: dict[str, Task]) -> None:
+def test_task_in_worker_continues_after_sigterm(stack: Stack, tasks: dict[str, Task]) -> None:
     task = tasks["asked"]
     uid = task.until_running()
     eventually(lambda: "worker-0 | up" in task.log())
@@ -116,7 +116,7 @@ def test_a_worker_that_is_asked_to_go_goes_on(stack: Stack, tasks: dict[str, Tas
     eventually(lambda: gone(task))
 
 
-def test_a_worker_that_is_killed(stack: Stack, tasks: dict[str, Task]) -> None:
+def test_retry_after_killed_worker_adopts_job(stack: Stack, tasks: dict[str, Task]) -> None:
     task = tasks["lost"]
     uid = task.until_running()
     os.kill(task.process(), signal.SIGKILL)
@@ -127,7 +127,7 @@ def test_a_worker_that_is_killed(stack: Stack, tasks: dict[str, Task]) -> None:
     eventually(lambda: gone(task))
 
 
-def test_a_task_in_the_worker_that_is_cleared(stack: Stack, tasks: dict[str, Task]) -> None:
+def test_cleared_task_in_worker_adopts_job(stack: Stack, tasks: dict[str, Task]) -> None:
     task = tasks["begun-again"]
     task.until("running")
     uid = task.until_running()
@@ -140,8 +140,8 @@ def test_a_task_in_the_worker_that_is_cleared(stack: Stack, tasks: dict[str, Tas
     eventually(lambda: gone(task))
 
 
-def test_a_task_that_is_marked_failed_after_it_was_cleared(stack: Stack) -> None:
-    """No process works for it then: what was its trigger is still there to take notice."""
+def test_task_marked_failed_after_clear_deletes_job(stack: Stack) -> None:
+    """No process works for the task then, but its former trigger still runs and notices the state."""
     task = stack.run("deferred", "cleared-and-marked")
     task.until("deferred")
     until_followed(task)
@@ -151,7 +151,7 @@ def test_a_task_that_is_marked_failed_after_it_was_cleared(stack: Stack) -> None
         eventually(lambda: gone(task))
 
 
-def test_a_run_that_an_asset_began_has_no_date(stack: Stack, tasks: dict[str, Task]) -> None:
+def test_run_started_by_asset_succeeds(stack: Stack, tasks: dict[str, Task]) -> None:
     eventually(lambda: bool(stack.get("/dags/on_data/dagRuns")["dag_runs"]))
     task = Task(stack, "on_data", stack.get("/dags/on_data/dagRuns")["dag_runs"][0]["dag_run_id"])
     stack.let_end(task.run_id)
@@ -159,5 +159,5 @@ def test_a_run_that_an_asset_began_has_no_date(stack: Stack, tasks: dict[str, Ta
     eventually(lambda: gone(task))
 
 
-def test_nothing_is_left(stack: Stack) -> None:
+def test_no_objects_remain(stack: Stack) -> None:
     eventually(stack.site.is_empty)

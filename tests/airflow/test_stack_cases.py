@@ -1,4 +1,4 @@
-"""The list of cases of all faces, in a whole Airflow: each job ends and is reported as on every other face."""
+"""The cases of all interfaces in a complete Airflow: each job ends with the same outcome as in other interfaces."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.airflow_stack, pytest.mark.timeout(1200)]
 
 @pytest.fixture(scope="module")
 def tasks(stack: Stack) -> Iterator[dict[str, Task]]:
-    """One run of all cases."""
+    """The tasks of a run with all cases."""
     stack.run("cases", "all")
     yield {name: Task(stack, "cases", "all", name) for name in STACK}
     eventually(stack.site.is_empty)
@@ -32,7 +32,7 @@ def running(stack: Stack, name: str) -> Object | None:
 
 
 @pytest.mark.parametrize("name", STACK)
-def test_job_ends_as_on_every_face(stack: Stack, tasks: dict[str, Task], name: str) -> None:
+def test_job_outcome_matches_other_interfaces(stack: Stack, tasks: dict[str, Task], name: str) -> None:
     case, task = CASES[name], tasks[name]
     if case.meanwhile is not None:
         eventually(lambda: running(stack, name) is not None)

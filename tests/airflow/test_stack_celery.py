@@ -1,4 +1,4 @@
-"""A whole Airflow with the Celery executor: tasks run in a worker that takes them from a broker, and may be lost."""
+"""A complete Airflow with the Celery executor, whose workers take tasks from a broker and can be lost."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[str]:
-    """A Redis of its own."""
+    """A new Redis server."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with tempfile.TemporaryDirectory(prefix="td-redis-") as folder:
@@ -57,7 +57,7 @@ def _listens(port: int) -> bool:
 
 @pytest.fixture(scope="module")
 def celery(cluster_site: Site, broker: str) -> Iterator[Stack]:
-    """A whole Airflow on SQLite with one Celery worker."""
+    """A complete Airflow with SQLite and one Celery worker."""
     with tempfile.TemporaryDirectory(prefix="td-celery-") as folder:
         database = f"sqlite:///{folder}/airflow.db?timeout=60"
         found = Stack(Path(folder), cluster_site, database, broker)
@@ -69,7 +69,7 @@ def celery(cluster_site: Site, broker: str) -> Iterator[Stack]:
 
 
 @pytest.mark.parametrize("dag", ["here", "deferred"])
-def test_a_task_has_its_log_and_its_result(celery: Stack, dag: str) -> None:
+def test_task_shows_log_and_result(celery: Stack, dag: str) -> None:
     task = celery.run(dag, f"whole-{dag}")
     task.until_running()
     eventually(lambda: "worker-0 | up" in task.log())
@@ -79,7 +79,7 @@ def test_a_task_has_its_log_and_its_result(celery: Stack, dag: str) -> None:
     eventually(lambda: not task.job())
 
 
-def test_a_task_that_is_marked_failed_in_the_worker(celery: Stack) -> None:
+def test_task_in_worker_marked_failed_deletes_job(celery: Stack) -> None:
     task = celery.run("here", "marked")
     task.until("running")
     task.until_running()
@@ -87,7 +87,7 @@ def test_a_task_that_is_marked_failed_in_the_worker(celery: Stack) -> None:
     eventually(lambda: not task.job())
 
 
-def test_a_worker_that_is_killed_loses_no_job(celery: Stack) -> None:
+def test_retry_after_killed_worker_adopts_job(celery: Stack) -> None:
     task = celery.run("here", "lost")
     task.until("running")
     uid = task.until_running()

@@ -1,4 +1,4 @@
-"""A whole Airflow whose triggerer is killed, asked to go, or sleeps: a deferred task's job and its wait go on."""
+"""A deferred task and its job continue when the triggerer is killed, terminated or stopped."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytest.importorskip("airflow", reason="Airflow is missing: pip install '.[airflo
 pytestmark = [pytest.mark.airflow_stack, pytest.mark.timeout(1200)]
 
 
-def test_a_triggerer_that_is_killed_or_asked_to_go_or_sleeps(stack: Stack) -> None:
+def test_deferred_task_survives_loss_of_triggerer(stack: Stack) -> None:
     site, task = stack.site, stack.run("deferred", "survivor")
     task.until("deferred")
     uid = task.until_running()
@@ -48,7 +48,7 @@ def test_a_triggerer_that_is_killed_or_asked_to_go_or_sleeps(stack: Stack) -> No
 
 
 def leader(site: Site) -> str:
-    """The process that leads the namespace; "" if none does."""
+    """The process that leads the namespace, or "" if it has no leader."""
     try:
         lease = site.cluster.get(LEASES, *leader_lease(TFJOBS, "default"))
     except NotFound:

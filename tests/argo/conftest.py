@@ -1,4 +1,4 @@
-"""One stage for all launchers of a module; each test leaves it as it found it."""
+"""One cluster for all launchers of a module. Each test cleans up after itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.argo.stage import Stage, stage
 
 @pytest.fixture(scope="module")
 def theatre(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    # The node's sockets live below it, and the path of a socket may have 107 characters only.
+    # The folder contains the node's sockets, and the path of a socket can have only 107 characters.
     scratch = tempfile.mkdtemp(prefix="ta-")
     try:
         with stage(tmp_path_factory.mktemp("argo"), scratch) as made:

@@ -1,6 +1,6 @@
-"""``make demo-argo``: a whole retraining workflow, where no Argo is installed.
+"""``make demo-argo``: a complete retraining workflow without an installed Argo.
 
-The YAML is that of ``workflows/``; what walks it is the double that the tests use. Steps and replicas are processes.
+The double of Argo that the tests use runs the YAML of ``workflows/``. Steps and replicas are processes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SHOWN = ("accuracy", "better", "status", "checkpoint", "gpu-seconds", "duration"
 
 
 def main(name: str = "digits-retrain.yaml", *parameters: str) -> int:
-    """Run one of the workflows; 0 when it succeeded."""
+    """Run one of the workflows, and return 0 if it succeeds."""
     known = documents()
     library = {one["metadata"]["name"]: one for one in known.values() if "name" in one["metadata"]}
     scratch = Path(tempfile.mkdtemp(prefix="td-"))

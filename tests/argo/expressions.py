@@ -1,4 +1,4 @@
-"""As much of Argo's template language as the examples use. What is not known is an error, as it is to Argo."""
+"""The part of Argo's template language that the examples use. Unknown names are errors, like in Argo."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.argo.strict import HASHED, REFERENCE, REPLACED
 
 
 def substituted(text: str, scope: Mapping[str, str]) -> str:
-    """The text with every ``{{…}}`` filled in; once, as Argo does it."""
+    """The text with every ``{{…}}`` substituted once, like Argo does it."""
 
     def value(found: re.Match[str]) -> str:
         name = found[1].strip()
@@ -26,7 +26,7 @@ def substituted(text: str, scope: Mapping[str, str]) -> str:
 
 
 def depends(text: str, holds: Callable[[str, str], bool]) -> bool:
-    """A task's ``depends``: ``holds`` says whether a task is in a state ("" for: done without a failure)."""
+    """A task's ``depends``. ``holds`` returns whether a task is in a state. "" stands for an end without failure."""
 
     def term(found: re.Match[str]) -> str:
         return str(holds(found[1], found[2] or ""))
@@ -35,12 +35,12 @@ def depends(text: str, holds: Callable[[str, str], bool]) -> bool:
 
 
 def depends_on(text: str) -> set[str]:
-    """The tasks that it names."""
+    """The tasks that ``depends`` names."""
     return set(re.findall(r"(?<![.\w-])[a-z0-9][a-z0-9-]*", text))
 
 
 def when(text: str) -> bool:
-    """A task's ``when``, with its parameters filled in: comparisons of words, joined by ``||`` or ``&&``."""
+    """A task's ``when`` after substitution: comparisons of words, joined by ``||`` or ``&&``."""
     for joint, holds in (("||", any), ("&&", all)):
         if joint in text:
             return holds([when(part) for part in text.split(joint)])

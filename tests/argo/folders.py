@@ -1,4 +1,4 @@
-"""Folders of this machine for what a container has mounted: the double of Argo runs no containers."""
+"""Map the mounts of containers to folders of this machine, because the double of Argo runs no containers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def placed(text: str, paths: Mapping[str, Path], home: Path) -> str:
-    """The text with the paths of this machine for those of the container; what is below ``home`` is one already."""
+    """The text with container paths replaced by paths of this machine. Paths below ``home`` are already local."""
     inside = "|".join(re.escape(path) for path in sorted(paths, key=len, reverse=True))
     ends = r"(?=[/\s'\"\]},:]|$)"
     one = rf"(?<![\w./-])(?!{re.escape(str(home))})({inside}){ends}"
@@ -18,7 +18,7 @@ def placed(text: str, paths: Mapping[str, Path], home: Path) -> str:
 
 
 def with_folders(word: str, mounts: Mapping[str, Path]) -> str:
-    """The document of a launcher, with folders of this machine for the claims of its job."""
+    """The document of a launcher, with claims of its job replaced by folders of this machine."""
     if not word.startswith("{"):
         return word
 

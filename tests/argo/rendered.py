@@ -1,4 +1,4 @@
-"""The workflows of the examples, from their Python and from the YAML beside it."""
+"""The workflows of the examples, rendered from Python and read from YAML."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ MODULES = sorted(FOLDER.glob("*.py"))
 
 
 def golden(module: Path) -> Path:
-    """The YAML beside a module."""
+    """The YAML file of a module."""
     return module.with_name(f"{module.stem.replace('_', '-')}.yaml")
 
 
 def rendered(module: Path) -> str:
-    """What the module makes."""
+    """The YAML that the module renders."""
     with _importable(FOLDER):
         built = runpy.run_path(str(module))["w"]
     return f"# Written from {module.name}: tf-dist workflows export\n{render(built)}"
@@ -43,7 +43,7 @@ def _importable(folder: Path) -> Iterator[None]:
 
 
 def documents() -> dict[str, Any]:
-    """Every golden document by its file."""
+    """All golden documents by file name."""
     return copy.deepcopy(_documents())
 
 

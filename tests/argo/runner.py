@@ -1,7 +1,7 @@
-"""A double of Argo for the examples: walks a workflow's templates and runs its containers as processes of this machine.
+"""A double of Argo for the examples: it runs a workflow's templates, with containers as processes of this machine.
 
-It does what Argo does with these documents (order, parameters, outputs, loops, retries, exit handlers, stopping) and
-nothing else. A claim is a folder, and so is what is mounted: paths in commands are written anew for that.
+It implements what these documents use of Argo: order, parameters, outputs, loops, retries, exit handlers and stopping.
+Claims and mounts are folders, so it rewrites the paths in commands.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ON_EXIT: Final = ".onExit"
 
 @dataclass
 class Node:
-    """One step as it went. ``outputs`` is a list of those of each item for a loop."""
+    """The state of a step. For a loop, ``outputs`` is a list with the outputs of each item."""
 
     name: str
     phase: str = "Pending"
@@ -43,7 +43,7 @@ class Node:
 
 
 def dag_phase(before: Mapping[str, set[str]], phases: Mapping[str, str]) -> str:
-    """How a DAG ended: as its last tasks did. One that did not run counts as what is before it, failures first."""
+    """The phase of a DAG: that of its last tasks. A task that did not run fails if one of its predecessors failed."""
 
     def counted(name: str) -> bool:
         if phases[name] in ("Skipped", "Omitted"):
@@ -56,8 +56,8 @@ def dag_phase(before: Mapping[str, set[str]], phases: Mapping[str, str]) -> str:
 
 @dataclass
 class Place:
-    """Where workflows run. ``folder``: scratch; ``mounts``: a folder for the path where a claim is mounted;
-    ``workdir``: where containers start.
+    """Where workflows run. ``folder`` is for temporary files, ``mounts`` maps the mount path of each claim to a folder,
+    and containers start in ``workdir``.
     """
 
     cluster: Cluster
@@ -66,11 +66,11 @@ class Place:
     mounts: Mapping[str, Path]
     workdir: Path
     say: Callable[[str], object] = lambda _: None
-    remembered: dict[str, Any] = field(default_factory=dict)  # what memoized steps have put out
+    remembered: dict[str, Any] = field(default_factory=dict)  # outputs of memoized steps
 
 
 def spec_of(document: Mapping[str, Any], library: Mapping[str, Any], payload: Any = None) -> Object:
-    """The workflow that a document starts: itself, of its template, by its schedule, or by an event."""
+    """The workflow that a document starts: the document itself, its template, its schedule, or an event."""
     spec = document["spec"]
     if document["kind"] == "WorkflowEventBinding":
         spec = spec["submit"]
@@ -112,7 +112,7 @@ class Runner:
         return str(self.stored["metadata"]["name"])
 
     def run(self) -> str:
-        """The workflow from its entrypoint to its exit handler, and to the end of every container; its phase."""
+        """Run the entrypoint and the exit handler, wait for all containers, and return the workflow's phase."""
         with self._pool:
             node = self._run(self.spec["entrypoint"], self._parameters, self.name)
             self.phase = node.phase
@@ -125,10 +125,10 @@ class Runner:
         return self.phase
 
     def stop(self, how: str = "Stop") -> None:
-        """``argo stop``, ``argo terminate``: steps that run are asked to end, no further one begins.
+        """``argo stop`` and ``argo terminate``: running steps get a signal, and no further step starts.
 
-        As with Argo 4.1 they have failed at once: the controller does not wait for their containers or take their
-        outputs, and the exit handler runs beside them.
+        Like in Argo 4.1, the steps fail immediately. The controller does not wait for their containers or read their
+        outputs, and the exit handler runs at the same time.
         """
         self.place.cluster.patch(WORKFLOWS, "default", self.name, {"spec": {"shutdown": how}})
         with self._news:
@@ -178,7 +178,7 @@ class Runner:
     # A DAG
 
     def _dag(self, tasks: list[Object], scope: Mapping[str, str], node: Node) -> None:
-        """Tasks side by side as soon as they may begin; after a failure none begins that does not ask for it."""
+        """Start each task when its dependencies have ended, in parallel. ``depends`` decides whether it then runs."""
         done: dict[str, Node] = {}
         with ThreadPoolExecutor(8) as pool:
             running: dict[str, Any] = {}
@@ -195,7 +195,7 @@ class Runner:
         node.phase = dag_phase(before, {name: one.phase for name, one in done.items()})
 
     def _steps(self, steps: list[Object], scope: dict[str, str], node: Node) -> None:
-        """Steps one after the other, as long as they succeed."""
+        """Run the steps one after another until one does not succeed."""
         for step in steps:
             done = self._run(step["template"], _arguments(step, scope), f"{node.name}.{step['name']}")
             node.phase = done.phase
@@ -247,7 +247,7 @@ class Runner:
     # A pod
 
     def _pod(self, template: Object, scope: dict[str, str], node: Node) -> None:
-        """Its tries, until they are over or the workflow is stopped."""
+        """Run the tries of the pod until they end or the workflow is stopped."""
         tried = Node(node.name)
         pod = self._pool.submit(self._tried, template, scope, tried)
         self._pods.append(pod)
@@ -296,7 +296,7 @@ class Runner:
         return placed(text, paths, self.place.folder.parent)
 
     def _paths(self, template: Object, scratch: Path) -> dict[str, Path]:
-        """Where the container's mounts are here; its /tmp is its own."""
+        """The local folders of the container's mounts. Each container has its own /tmp."""
         container = template.get("container") or template["script"]
         claims = {one["name"] for one in template.get("volumes", []) if "persistentVolumeClaim" in one}
         found = {"/tmp": scratch / "tmp", **self.place.mounts}
@@ -341,7 +341,7 @@ class Runner:
 
 
 def _memo_key(template: Object, scope: Mapping[str, str]) -> str:
-    """Under which its outputs are remembered, "" if they are not. Argo 4.1 refuses other letters."""
+    """The key of the step's memoized outputs, or "" without memoization. Argo 4.1 rejects other characters."""
     if "memoize" not in template:
         return ""
     key = substituted(template["memoize"]["key"], scope)

@@ -1,4 +1,4 @@
-"""A stage for launchers: an embedded cluster that knows workflows, and launchers as real processes on it."""
+"""An embedded cluster with Argo's workflows, and launchers as real processes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FOREVER = "trap 'exit 143' TERM; echo up; while :; do sleep 0.05; done"
 
 
 def job(script: str, *, workers: int = 1, name: str = "tiny", limits: Object | None = None) -> Object:
-    """A TFJob whose workers run a shell script. It succeeds when all of them have."""
+    """A TFJob whose workers run a shell script. The job succeeds when all workers have succeeded."""
     container: Object = {"name": "tensorflow", "image": "none", "command": ["sh", "-c", script]}
     if limits:
         container["resources"] = {"limits": limits}
@@ -48,7 +48,7 @@ def job(script: str, *, workers: int = 1, name: str = "tiny", limits: Object | N
 
 
 class Launcher:
-    """One launcher process. Its output is read as it comes, unless it is ``mute``."""
+    """A launcher process. A thread reads its output, except with ``mute``."""
 
     def __init__(self, process: Started | subprocess.Popen[bytes], *, mute: bool = False) -> None:
         self.process = process
@@ -73,14 +73,14 @@ class Launcher:
         return "\n".join(self.lines)
 
     def said(self, text: str) -> None:
-        """Wait until it has said that."""
+        """Wait until the output contains the text."""
         with self._news:
             found = self._news.wait_for(lambda: any(text in line for line in self.lines) or self._over(), PATIENCE)
         assert found, f"never said {text!r}:\n{self.text}"
         assert any(text in line for line in self.lines), f"ended without saying {text!r}:\n{self.text}"
 
     def spoken(self, count: int) -> None:
-        """Wait until it has said so many lines, or everything."""
+        """Wait until the output has ``count`` lines or ends."""
         with self._news:
             assert self._news.wait_for(lambda: len(self.lines) >= count or self._over(), PATIENCE), self.text
 
@@ -91,7 +91,7 @@ class Launcher:
         self.process.send_signal(number)
 
     def code(self) -> int:
-        """Wait for its end; its exit code as a shell sees it."""
+        """Wait for the end of the process, and return its exit code like a shell."""
         code = self.process.wait(PATIENCE)
         if self._reader.ident is not None:
             self._reader.join(PATIENCE)
@@ -109,7 +109,7 @@ class Launcher:
 
 @dataclass
 class Stage:
-    """``cluster`` with its kubeconfig, and a folder for what launchers write."""
+    """``cluster`` with its kubeconfig, and a folder for the files of launchers."""
 
     cluster: Cluster
     url: str
@@ -120,7 +120,7 @@ class Stage:
     launchers: list[Launcher] = field(default_factory=list)
 
     def kubeconfig(self, url: str = "") -> str:
-        """A kubeconfig, for this server or one that stands before it."""
+        """A kubeconfig for this server or a proxy of it."""
         path = self.folder / f"kubeconfig-{uuid.uuid4().hex[:6]}"
         context = {"cluster": "c", "user": "u", "namespace": self.namespace}
         document = {
@@ -135,11 +135,11 @@ class Stage:
         return str(path)
 
     def step(self, document: Object, **spec: Any) -> Step:
-        """A step of a fresh workflow."""
+        """A step of a new workflow."""
         return Step(self, document, self.workflow(**spec))
 
     def workflow(self, **spec: Any) -> Object:
-        """A workflow that goes on."""
+        """A running workflow."""
         body: Object = {
             "metadata": {"name": f"wf-{uuid.uuid4().hex[:6]}"},
             "spec": spec,
@@ -148,7 +148,7 @@ class Stage:
         return self.cluster.create(WORKFLOWS, self.namespace, body)
 
     def leases(self) -> list[str]:
-        """By which launchers lead the namespace."""
+        """The names of the Leases with which launchers lead the namespace."""
         found = self.cluster.list(LEASES, self.namespace, labels=names.LEADER).items
         return [lease["metadata"]["name"] for lease in found]
 
@@ -165,7 +165,7 @@ def _anew(arguments: list[str], folder: Path, env: dict[str, str]) -> subprocess
 
 
 class Step:
-    """A step of a workflow, tried as often as one likes."""
+    """A step of a workflow that can have several tries."""
 
     def __init__(self, stage: Stage, document: Object, workflow: Object) -> None:
         self.stage = stage
@@ -177,7 +177,7 @@ class Step:
     def launch(
         self, *options: str, kubeconfig: str = "", mute: bool = False, anew: bool = False, **env: str
     ) -> Launcher:
-        """One try, in a process that has imported everything, or ``anew``, as a container starts."""
+        """Start a try in a process with all imports done, or with ``anew`` in a new interpreter, like a container."""
         metadata = self.workflow["metadata"]
         command = ["argo-launch", json.dumps({"job": self.document}), f"out={self.out}"]
         command += [f"workflow={metadata['name']}", f"workflow_uid={metadata['uid']}"]
@@ -195,7 +195,7 @@ class Step:
         return launcher
 
     def shut_down(self, how: str = "Stop") -> None:
-        """What ``argo stop`` and ``argo terminate`` write."""
+        """Shut down the workflow like ``argo stop`` and ``argo terminate``."""
         name = self.workflow["metadata"]["name"]
         self.stage.cluster.patch(WORKFLOWS, self.stage.namespace, name, {"spec": {"shutdown": how}})
 
@@ -203,7 +203,7 @@ class Step:
         return {path.name: path.read_text() for path in self.out.iterdir() if not path.name.startswith(".")}
 
     def jobs(self) -> list[Object]:
-        """Every job of the workflow."""
+        """All jobs of the workflow."""
         found = self.stage.cluster.list(TFJOBS, self.stage.namespace).items
         uid = self.workflow["metadata"]["uid"]
         return [one for one in found if uid in (one["metadata"].get("labels") or {}).values()]
@@ -218,7 +218,7 @@ class Step:
         until(condition, PATIENCE)
 
     def delete(self) -> None:
-        """Delete the workflow, and see that everything goes with it."""
+        """Delete the workflow, and wait until its jobs and pods are deleted."""
         with suppress(NotFound):
             self.stage.cluster.delete(WORKFLOWS, self.stage.namespace, self.workflow["metadata"]["name"])
         self.until(lambda: not self.jobs() and not self.pods())
@@ -226,7 +226,7 @@ class Step:
 
 @contextmanager
 def stage(folder: Path, scratch: str, **settings: Any) -> Iterator[Stage]:
-    """Set it up; no controller leads but that of a launcher."""
+    """Start the cluster without a controller, so that only launchers lead."""
     with LeaderlessCluster(EmbeddedSettings(state_dir=Path(scratch) / "node", **settings)) as embedded:
         embedded.cluster.create(CRDS, None, definition("Workflow", "workflows"))
         yield Stage(embedded.cluster, embedded.url, embedded.token, folder, scratch)

@@ -1,4 +1,4 @@
-"""Argo's own schema made strict, and what no schema says: that names refer to something."""
+"""A strict version of Argo's schema, and checks of references, which a schema cannot express."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAMES: Final = {"CronWorkflow": 52}
 
 
 def strict_schema() -> dict[str, Any]:
-    """As Argo publishes it unknown fields pass; here they do not."""
+    """Argo's published schema, changed to reject unknown fields."""
     schema: dict[str, Any] = json.loads(SCHEMA.read_text())
     for definition in schema["definitions"].values():
         if "properties" in definition:
@@ -26,13 +26,13 @@ def strict_schema() -> dict[str, Any]:
 
 
 def kind_schema(schema: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """The schema of one kind, for errors that say more than that none of five fits."""
+    """The schema of one kind, because errors of a union of five kinds say little."""
     reference = {"$ref": f"#/definitions/io.argoproj.workflow.v1alpha1.{kind}"}
     return {"$schema": schema["$schema"], "definitions": schema["definitions"], **reference}
 
 
 def problems(document: Mapping[str, Any], others: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """What a document refers to and is not there; ``others``: templates of other documents, by their name."""
+    """The dangling references of a document. ``others`` are templates of other documents by name."""
     return list(_Check(document, others).problems())
 
 
@@ -137,7 +137,7 @@ class _Check:
             yield f"{where}: {task['template']} has no such output"
 
     def _never_ending(self, tasks: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-        """Argo 4.1 loses those that come after a memoized task with tries of its own, once that is not run again."""
+        """Find memoized tasks with retries and successors. Argo 4.1 loses the successors when the task is memoized."""
         for name, task in tasks.items():
             template = self.templates.get(task["template"], {})
             followed = any(_before(name, other, tasks) for other in tasks)

@@ -1,4 +1,4 @@
-"""Arguments of steps: what is refused where a step is written, and what the workflow may fill in."""
+"""Arguments of steps: those that are rejected when a step is defined, and those that the workflow can substitute."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def memoized(key: str) -> Any:
     return hera.models.Memoize(key=key, cache=cache, max_age="1h")
 
 
-# What is refused
+# Rejected arguments
 
 
 @pytest.mark.parametrize(
@@ -110,12 +110,12 @@ def memoized(key: str) -> Any:
         ({"outputs": [3]}, "outputs: must be a Parameter, an Artifact, or several, not int"),
     ],
 )
-def test_a_wrong_argument_is_refused_where_it_is_written(arguments: dict[str, Any], told: str) -> None:
+def test_invalid_argument_fails_at_definition(arguments: dict[str, Any], told: str) -> None:
     with pytest.raises(InvalidJob, match=re.escape(told)):
         step(**arguments)
 
 
-def test_what_hera_takes_is_taken() -> None:
+def test_accepts_hera_models() -> None:
     models = hera.models
     limit = models.IntOrString(root="{{workflow.parameters.tries}}")
     found = step(
@@ -130,13 +130,13 @@ def test_what_hera_takes_is_taken() -> None:
 
 
 @pytest.mark.parametrize("given", ["soon", True])
-def test_a_wrong_time_is_said_once(given: Any) -> None:
+def test_invalid_time_is_reported_once(given: Any) -> None:
     with pytest.raises(InvalidJob) as caught:
         step(admission_timeout=given, fallback=[{"workers": 1}], on_eviction="x")
     assert sorted(one.path for one in caught.value.problems) == ["admission_timeout", "on_eviction"]
 
 
-def test_all_problems_are_said_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     wrong = {"on_term": "x", "driver": "x", "run_timeout": "x", "on_preemption": "x", "pod_spec_patch": "[]"}
     with pytest.raises(InvalidJob) as caught:
         step(**wrong)
@@ -164,14 +164,14 @@ def test_all_problems_are_said_at_once() -> None:
     assert {one.path for one in caught.value.problems} == {"require", "timeout"}
 
 
-def test_a_time_may_be_in_days() -> None:
+def test_accepts_time_in_days() -> None:
     found = command_line(step(admission_timeout="2d", fallback=[{"workers": 1}]))
     assert found.admission_timeout == 172_800.0
 
 
 @pytest.mark.parametrize("given", [str, lambda text: Parameter(name="job", value=text)])
-def test_an_output_of_another_task_is_given_where_the_waiting_step_is_used(given: Callable[[str], Any]) -> None:
-    """Argo resolves it there only: 'failed to resolve {{tasks.start.outputs.parameters.job}}'."""
+def test_wait_step_rejects_output_of_another_task(given: Callable[[str], Any]) -> None:
+    """Argo resolves outputs only where a step is used: 'failed to resolve {{tasks.start.outputs.parameters.job}}'."""
     output = "{{tasks.start.outputs.parameters.job}}"
     with pytest.raises(InvalidJob) as caught:
         wait_admitted_step(given(output))
@@ -182,12 +182,12 @@ def test_an_output_of_another_task_is_given_where_the_waiting_step_is_used(given
     assert wait_admitted_step(Parameter(name="job")).inputs[0].name == "job"
 
 
-def test_a_resource_names_a_file_that_is_not_there() -> None:
+def test_resource_reports_missing_file() -> None:
     with pytest.raises(InvalidJob, match=r"job: cannot read the file 'nope\.yaml'"):
         tf_job_resource("nope.yaml", name="t")
 
 
-def test_no_overrides_are_none() -> None:
+def test_overrides_none_equals_no_overrides() -> None:
     assert template(step(overrides=None)) == template(step())
 
 
@@ -198,14 +198,14 @@ STEPS = Input("steps", int, default=1, text="--steps={}")
 
 @pytest.mark.parametrize("name", ["workers", "queue-name", "job-image", "admission-timeout", "startup-timeout"])
 @pytest.mark.parametrize("kind", [Input, lambda name: Parameter(name=name)])
-def test_an_input_is_not_called_as_one_of_the_steps_own(name: str, kind: Any) -> None:
+def test_input_cannot_have_name_of_own_parameter(name: str, kind: Any) -> None:
     told = f"overrides['{ARGS}[0]']: each step has an input parameter {name} of its own"
     with pytest.raises(InvalidJob, match=re.escape(told)):
         step(job=trainer(), overrides={f"{ARGS}[0]": kind(name)})
 
 
 @pytest.mark.parametrize("name", ["inputs", "overrides", "input-values", "driver", "on-eviction"])
-def test_a_whole_job_of_the_workflow_has_more_of_its_own(name: str) -> None:
+def test_job_parameter_reserves_more_input_names(name: str) -> None:
     assert step(job=trainer(), overrides={f"{ARGS}[0]": Input(name)})
     with pytest.raises(InvalidJob, match=f"input parameter {name} of its own"):
         TFJobStep(name="t", job=Parameter(name="job"), overrides={f"{ARGS}[0]": Input(name)})
@@ -221,12 +221,12 @@ def test_a_whole_job_of_the_workflow_has_more_of_its_own(name: str) -> None:
         ({"workers": Parameter(name="n", default="1"), "ps": Parameter(name="n", default="2")}, ""),
     ],
 )
-def test_two_inputs_of_one_name_are_declared_alike(arguments: dict[str, Any], where: str) -> None:
+def test_inputs_with_same_name_must_be_equal(arguments: dict[str, Any], where: str) -> None:
     with pytest.raises(InvalidJob, match=f"^{re.escape(where)}.*is declared differently by "):
         step(job=trainer(), **arguments)
 
 
-def test_one_input_may_go_to_two_places() -> None:
+def test_input_can_be_used_twice() -> None:
     count = Parameter(name="count", default="3")
     found = step(
         job=trainer(),
@@ -247,7 +247,7 @@ def test_one_input_may_go_to_two_places() -> None:
     assert {"name": "steps", "default": "5", "enum": ["5", "7"]} in template(found)["inputs"]["parameters"]
 
 
-# What may be copied as a checkpoint
+# Checkpoint artifacts
 
 
 def volume(kind: str, path: str | None, **source: str) -> Any:
@@ -258,7 +258,7 @@ MODELS = volume("ExistingVolume", "/models", claim_name="models")
 SECRET = volume("SecretVolume", "/keys", secret_name="keys")
 
 
-def test_a_checkpoint_is_copied_from_what_the_step_mounts_for_data() -> None:
+def test_checkpoint_is_copied_only_from_data_volumes() -> None:
     mounts = [hera.models.VolumeMount(name="shared", mount_path="/shared")]
     kinds = [volume("ConfigMapVolume", "/settings"), volume("ProjectedVolume", "/tokens")]
     found = step(checkpoint_artifact=True, volumes=[MODELS, SECRET, *kinds], volume_mounts=mounts)
@@ -279,15 +279,15 @@ def test_a_checkpoint_is_copied_from_what_the_step_mounts_for_data() -> None:
         ([volume("EmptyDirVolume", "/tf-dist")], "/tf-dist/out is within /tf-dist, "),
     ],
 )
-def test_a_checkpoint_is_not_copied_from_around_secrets(volumes: Any, told: str) -> None:
+def test_checkpoint_is_not_copied_from_volume_around_secrets(volumes: Any, told: str) -> None:
     with pytest.raises(InvalidJob, match=f"checkpoint_artifact: {told}"):
         step(checkpoint_artifact=True, volumes=volumes)
 
 
-# What the workflow fills in
+# Values from the workflow
 
 
-def test_a_text_may_be_a_parameter_or_a_reference() -> None:
+def test_text_can_be_parameter_or_reference() -> None:
     found = template(
         step(
             on_term=Parameter(name="stop", default="leave"),
@@ -315,7 +315,7 @@ def test_a_text_may_be_a_parameter_or_a_reference() -> None:
     assert {"preempted", "fallback"} <= inputs.keys()
 
 
-def test_a_parameter_of_the_workflow_is_used_as_it_is() -> None:
+def test_workflow_parameter_is_referenced() -> None:
     with hera.Workflow(name="w", entrypoint="train", arguments=[Parameter(name="count", value="3")]) as w:
         found = step(workers=w.get_parameter("count"), model_dir=w.get_parameter("count"))
     assert "workers={{workflow.parameters.count}}" in found.args
@@ -329,7 +329,7 @@ def trainer() -> dict[str, Any]:
     return document
 
 
-def test_an_override_may_be_a_reference_of_the_type_of_its_place() -> None:
+def test_override_reference_has_type_of_its_field() -> None:
     found = step(
         job=trainer(),
         overrides={
@@ -350,7 +350,7 @@ def test_an_override_may_be_a_reference_of_the_type_of_its_place() -> None:
             made(found, limit=hostile, steps="1")
 
 
-def test_two_references_of_one_name_are_two_values() -> None:
+def test_references_with_same_name_are_separate_values() -> None:
     found = step(
         job=trainer(),
         overrides={f"{ARGS}[0]": "{{workflow.parameters.x}}", f"{ARGS}[1]": "{{inputs.parameters.x}}"},
@@ -360,7 +360,7 @@ def test_two_references_of_one_name_are_two_values() -> None:
     assert "values.x-2={{inputs.parameters.x}}" in found.args
 
 
-def test_no_reference_goes_into_a_script_of_a_shell() -> None:
+def test_rejects_reference_in_shell_script() -> None:
     for reference in ("train {{inputs.parameters.steps}}", Parameter(name="steps")):
         with pytest.raises(InvalidJob, match="would be parsed by the shell"):
             step(overrides={LEAF: reference})
@@ -368,7 +368,7 @@ def test_no_reference_goes_into_a_script_of_a_shell() -> None:
 
 
 @pytest.mark.parametrize("document", [v1(), v1alpha1(), volcano()], ids=["v1", "v1alpha1", "volcano"])
-def test_a_resource_takes_references_as_quoted_text(document: dict[str, Any]) -> None:
+def test_resource_quotes_references(document: dict[str, Any]) -> None:
     image = Parameter(name="job-image", default="digits:1")
     found = template(
         tf_job_resource(document, name="train", queue_name="{{workflow.parameters.queue}}", job_image=image)
@@ -385,7 +385,7 @@ def test_a_resource_takes_references_as_quoted_text(document: dict[str, Any]) ->
     assert "digits:2" in text
 
 
-def test_a_whole_job_of_the_workflow_takes_overrides_and_policies_as_json() -> None:
+def test_job_parameter_accepts_overrides_and_policies_as_json() -> None:
     whole = TFJobStep(name="tf-job", job=Parameter(name="job"))
     options = command_line(
         whole,
@@ -413,10 +413,10 @@ def test_a_whole_job_of_the_workflow_takes_overrides_and_policies_as_json() -> N
             step_document(command_line(whole, job=json.dumps(job("true")), **arguments), "default")
 
 
-# What is merged
+# Merging
 
 
-def test_inputs_and_outputs_of_an_author_stand() -> None:
+def test_keeps_inputs_and_outputs_of_author() -> None:
     inputs = [Parameter(name="workers", default="2", enum=["2", "4"]), Parameter(name="more")]
     outputs = [Parameter(name="checkpoint", global_name="best", value_from=hera.models.ValueFrom(path="/x"))]
     found = template(step(workers=3, inputs=inputs, outputs=outputs))
@@ -428,7 +428,7 @@ def test_inputs_and_outputs_of_an_author_stand() -> None:
     assert "outcome" in {one["name"] for one in found["outputs"]["parameters"]}
 
 
-def test_inputs_may_be_one_object() -> None:
+def test_inputs_can_be_single_object() -> None:
     model = hera.models.Inputs(parameters=[hera.models.Parameter(name="more", default="1")])
     found = template(step(inputs=model))["inputs"]["parameters"]
     assert {"more", "workers"} <= {one["name"] for one in found}
@@ -453,13 +453,13 @@ def test_inputs_may_be_one_object() -> None:
         ),
     ],
 )
-def test_a_patch_of_the_pod_is_merged(patch: Any, merged: str, grace: int) -> None:
+def test_pod_spec_patch_is_merged(patch: Any, merged: str, grace: int) -> None:
     found = step(pod_spec_patch=patch)
     assert found.pod_spec_patch == merged
     assert command_line(found).grace == grace
 
 
-def test_a_patch_may_take_the_time_to_stop_from_the_workflow() -> None:
+def test_pod_spec_patch_accepts_grace_period_of_workflow() -> None:
     patch = "priority: {{=asInt(inputs.parameters.p)}}\nterminationGracePeriodSeconds: {{inputs.parameters.grace}}"
     found = step(pod_spec_patch=patch, inputs=[Parameter(name="p"), Parameter(name="grace")])
     assert json.loads(
@@ -479,7 +479,7 @@ def config() -> Iterator[Any]:
         global_config.reset()
 
 
-def test_the_image_of_the_launcher(config: Any) -> None:
+def test_launcher_image_precedence(config: Any) -> None:
     def images(**image: str) -> set[str]:
         steps = (step(**image), wait_admitted_step("a", **image), cleanup_step(**image))
         return {template(one)["container"]["image"] for one in steps}
@@ -494,7 +494,7 @@ def test_the_image_of_the_launcher(config: Any) -> None:
 
 
 @pytest.mark.parametrize("make", [lambda: step(), lambda: wait_admitted_step("a"), lambda: cleanup_step()])
-def test_an_image_that_no_registry_has_is_said(config: Any, make: Callable[[], object]) -> None:
+def test_warns_about_image_without_registry(config: Any, make: Callable[[], object]) -> None:
     with pytest.warns(UserWarning, match=f"image {IMAGE}, which is not in a registry: build and push") as said:
         make()
     assert [one.filename for one in said] == [__file__]
@@ -505,14 +505,14 @@ def test_an_image_that_no_registry_has_is_said(config: Any, make: Callable[[], o
 
 
 def large(size: int, *, random: bool) -> Any:
-    """A job of about so many bytes, which compress well or not at all."""
+    """A job of about ``size`` bytes. Random bytes cannot be compressed."""
     document = job("true")
     notes = hashlib.shake_256(b"notes").hexdigest(size // 2) if random else "x" * size
     document["metadata"]["annotations"] = {"notes": notes}
     return document
 
 
-def test_a_step_of_200_kb_is_compressed_with_a_warning() -> None:
+def test_step_of_200_kb_is_compressed_with_warning() -> None:
     document = large(200_000, random=False)
     with pytest.warns(UserWarning, match=r"step train have 20\d,\d{3} bytes, .* compressed \([\d,]{3,6} bytes") as said:
         found = TFJobStep(name="train", job=document, image="i")
@@ -524,20 +524,20 @@ def test_a_step_of_200_kb_is_compressed_with_a_warning() -> None:
         assert '"notes": "xx' in TFJobStep(name="train", job=large(100_000, random=False), image="i").args[0]
 
 
-def test_a_step_that_only_argo_4_1_takes_is_said() -> None:
+def test_warns_about_step_that_needs_argo_4_1() -> None:
     with pytest.warns(UserWarning, match=r"before Argo 4\.1 a pod with more than 131,071 does not start") as said:
         TFJobStep(name="train", job=large(400_000, random=True), image="i")
     assert [one.filename for one in said] == [__file__]
 
 
-def test_a_step_larger_than_an_object_of_argo_is_refused() -> None:
+def test_rejects_step_larger_than_workflow() -> None:
     with pytest.raises(
         InvalidJob, match=r"^job: the arguments of the step have 1,\d{3},\d{3} bytes, and a workflow has"
     ):
         TFJobStep(name="train", job=large(2_000_000, random=True), image="i")
 
 
-def test_what_a_step_does_can_be_read_in_its_workflow() -> None:
+def test_step_document_is_readable_in_workflow() -> None:
     found = step(
         workers=4, fallback=[{"workers": 2}], admission_timeout="5m", overrides={"spec.runPolicy.suspend": False}
     )

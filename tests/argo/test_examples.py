@@ -1,6 +1,6 @@
-"""Every example runs: its YAML, walked by a double of Argo, with real processes and launchers.
+"""Every example runs: a double of Argo runs its YAML with real processes and launchers.
 
-Those that evaluate a model train it with TensorFlow; the others run a program that prints and writes the same
+Examples that evaluate a model train with TensorFlow. The others run a program with the same output and files
 (tests/stand_in).
 """
 
@@ -33,7 +33,7 @@ SHORT = {"steps": "300"}
 
 
 def trains(test: Callable[..., None]) -> Callable[..., None]:
-    """Mark what trains with TensorFlow."""
+    """Mark a test that trains with TensorFlow."""
     for mark in (
         pytest.mark.slow,
         pytest.mark.tensorflow,
@@ -49,7 +49,7 @@ def trains(test: Callable[..., None]) -> Callable[..., None]:
 
 @pytest.fixture(scope="module")
 def theatres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Path], Stage]]:
-    """A stage for each folder in which programs start."""
+    """One cluster for each folder in which programs start."""
     with ExitStack() as stack:
 
         @cache
@@ -62,7 +62,7 @@ def theatres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Pat
 
 @pytest.fixture
 def workdir(request: pytest.FixtureRequest) -> Path:
-    """Where the training is."""
+    """The folder of the training program."""
     return DIGITS if request.node.get_closest_marker("tensorflow") else STAND_IN
 
 
@@ -72,7 +72,7 @@ def theatre(theatres: Callable[[Path], Stage], workdir: Path) -> Stage:
 
 
 class Lines:
-    """What a workflow says."""
+    """The output of a workflow."""
 
     def __init__(self) -> None:
         self.all: list[str] = []
@@ -103,7 +103,7 @@ def said(place: Place, text: str) -> bool:
     return any(text in line for line in place.say.all)
 
 
-def test_train(place: Place) -> None:
+def test_digits_train_reports_outputs(place: Place) -> None:
     run = runner(place, "digits-train.yaml", **SHORT)
     assert run.run() == "Succeeded", place.say
     outputs = run.nodes[run.name].outputs
@@ -114,7 +114,7 @@ def test_train(place: Place) -> None:
 
 
 @trains
-def test_retrain_promotes_what_is_better_and_nothing_else(place: Place) -> None:
+def test_retrain_promotes_only_better_model(place: Place) -> None:
     first = runner(place, "digits-retrain.yaml", **SHORT)
     assert first.run() == "Succeeded", place.say
     assert first.node("promote").phase == "Succeeded"
@@ -129,7 +129,7 @@ def test_retrain_promotes_what_is_better_and_nothing_else(place: Place) -> None:
 
 
 @trains
-def test_cron_starts_the_same_template(place: Place) -> None:
+def test_cron_workflow_starts_retrain_template(place: Place) -> None:
     spec = spec_of(documents()["cron-retrain.yaml"], library())
     assert spec["entrypoint"] == "retrain"
     assert {"name": "steps", "value": "4000"} in spec["arguments"]["parameters"]
@@ -138,7 +138,7 @@ def test_cron_starts_the_same_template(place: Place) -> None:
 
 
 @pytest.mark.slow
-def test_sweep_finds_the_best(place: Place) -> None:
+def test_sweep_finds_best_learning_rate(place: Place) -> None:
     run = runner(place, "sweep.yaml", steps="200", **{"learning-rates": "[0.0001, 0.05]"})
     assert run.run() == "Succeeded", place.say
     assert run.node("choose").outputs["best"] == "0.05"
@@ -147,7 +147,7 @@ def test_sweep_finds_the_best(place: Place) -> None:
     assert len({one["job"] for one in results}) == 2
 
 
-def test_a_stopped_workflow_runs_its_exit_handler_and_leaves_nothing(place: Place, theatre: Stage) -> None:
+def test_stopped_workflow_runs_exit_handler_and_leaves_nothing(place: Place, theatre: Stage) -> None:
     run = runner(place, "digits-retrain.yaml", steps="100000000")
     thread = threading.Thread(target=run.run)
     thread.start()
@@ -167,7 +167,7 @@ def test_a_stopped_workflow_runs_its_exit_handler_and_leaves_nothing(place: Plac
 
 
 @pytest.mark.slow
-def test_after_an_eviction_the_next_step_goes_on_from_the_checkpoint(place: Place, theatre: Stage) -> None:
+def test_resume_step_runs_after_eviction(place: Place, theatre: Stage) -> None:
     def worker() -> list[str]:
         pods = theatre.cluster.list(PODS, "default").items
         running = [pod for pod in pods if (pod.get("status") or {}).get("phase") == "Running"]
@@ -189,10 +189,10 @@ def test_after_an_eviction_the_next_step_goes_on_from_the_checkpoint(place: Plac
     assert run.phase == "Succeeded"
 
 
-def test_a_gang_takes_what_it_can_get(place: Place) -> None:
+def test_gang_fallback_runs_smaller_gang(place: Place) -> None:
     text = json.dumps(spec_of(documents()["gang-fallback.yaml"], library()))
     for written, here in (
-        ('Worker.replicas\\": 8', 'Worker.replicas\\": 500'),  # no machine has as much
+        ('Worker.replicas\\": 8', 'Worker.replicas\\": 500'),  # more than any machine has
         ('\\"workers\\": 4', '\\"workers\\": 1'),
         ('{\\"nvidia.com/gpu\\": 1}', "{}"),
         ("10m", "1s"),
@@ -207,7 +207,7 @@ def test_a_gang_takes_what_it_can_get(place: Place) -> None:
 
 
 @pytest.mark.slow
-def test_a_gang_that_never_had_a_place_is_no_success(place: Place) -> None:
+def test_gang_that_is_never_admitted_fails(place: Place) -> None:
     spec = json.loads(json.dumps(spec_of(documents()["gang-fallback.yaml"], library())))
     (train,) = [one for one in spec["templates"] if one["name"] == "train"]
     train["container"]["args"] += ["admission_timeout=1s"]  # no node here has a GPU
@@ -219,7 +219,7 @@ def test_a_gang_that_never_had_a_place_is_no_success(place: Place) -> None:
 
 
 @pytest.mark.slow
-def test_what_was_trained_once_is_not_trained_again(place: Place, theatre: Stage) -> None:
+def test_memoized_training_is_not_repeated(place: Place, theatre: Stage) -> None:
     first = runner(place, "train-once.yaml", steps="200")
     assert first.run() == "Succeeded", place.say
     second = runner(place, "train-once.yaml", steps="200")
@@ -231,8 +231,8 @@ def test_what_was_trained_once_is_not_trained_again(place: Place, theatre: Stage
     assert other.node("train").tries == 1
 
 
-def test_an_event_of_new_data_starts_the_template() -> None:
-    """What the Sensor creates, as Argo Events puts the body of the event into it."""
+def test_new_data_event_starts_retrain_template() -> None:
+    """The test creates the Sensor's object with the event's body, like Argo Events."""
     source, sensor = yaml.safe_load_all((FOLDER / "new-data.yaml").read_text())
     (dependency,) = sensor["spec"]["dependencies"]
     assert dependency["eventSourceName"] == source["metadata"]["name"]
@@ -253,7 +253,7 @@ def test_an_event_of_new_data_starts_the_template() -> None:
     assert sensor["spec"]["template"]["serviceAccountName"] in accounts
 
 
-def test_after_a_failure_people_are_told(place: Place) -> None:
+def test_page_step_runs_after_failure(place: Place) -> None:
     spec = json.loads(json.dumps(spec_of(documents()["evicted-or-failed.yaml"], library())))
     text = json.dumps(spec)
     trains = r"[\"python\", \"train.py\"]"
@@ -269,10 +269,10 @@ def test_after_a_failure_people_are_told(place: Place) -> None:
 
 
 @pytest.mark.slow
-def test_a_step_that_is_evicted_is_tried_again(place: Place) -> None:
+def test_retryable_exit_code_starts_next_try(place: Place) -> None:
     spec = json.loads(json.dumps(spec_of(documents()["digits-train.yaml"], library())))
     template = spec["templates"][0]
-    # No node here has a GPU, so each try ends with 75; a short pause between them is all that is changed.
+    # No machine has free capacity for 500 workers, so each try ends with exit code 75.
     template["container"]["args"] += ["admission_timeout=1s", "workers=500"]
     template["retryStrategy"]["limit"] = 1
     run = Runner(place, spec, SHORT)

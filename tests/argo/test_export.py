@@ -1,4 +1,4 @@
-"""``tf-dist workflows export``: the YAML of the examples, put where they are to run."""
+"""``tf-dist workflows export`` writes the YAML of the examples for a namespace and images."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def exported(folder: Path, *options: str) -> dict[str, list[Any]]:
     return {path.name: list(yaml.safe_load_all(path.read_text())) for path in folder.iterdir()}
 
 
-def test_as_they_are(tmp_path: Path) -> None:
+def test_exports_shipped_files_unchanged(tmp_path: Path) -> None:
     found = exported(tmp_path / "out")
     kept = {path.name for path in home().glob("*.yaml")} - {"digits-job.yaml"}
     assert set(found) == kept
@@ -26,7 +26,7 @@ def test_as_they_are(tmp_path: Path) -> None:
         assert objects == list(yaml.safe_load_all((home() / name).read_text())), f"{name} is out of date"
 
 
-def test_elsewhere_with_another_image(tmp_path: Path) -> None:
+def test_sets_namespace_and_images(tmp_path: Path) -> None:
     images = ("--image", "registry/tf-dist:1", "--job-image", "registry/digits:2")
     found = exported(tmp_path, "-n", "research", *images)
     for objects in found.values():
@@ -43,21 +43,21 @@ def test_elsewhere_with_another_image(tmp_path: Path) -> None:
         assert (subject["name"] in accounts, subject["namespace"]) == (True, "research")
 
 
-def test_an_image_in_no_registry_is_a_warning(tmp_path: Path) -> None:
+def test_warns_about_image_without_registry(tmp_path: Path) -> None:
     assert "is not in a registry" in tf_dist("workflows", "export", str(tmp_path)).stderr
     done = tf_dist("workflows", "export", str(tmp_path), "--image", "registry/tf-dist:1")
     assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("name", ["A_b", "a.b", "a" * 64])
-def test_a_name_that_no_namespace_can_have_is_refused(tmp_path: Path, name: str) -> None:
+def test_rejects_invalid_namespace(tmp_path: Path, name: str) -> None:
     done = tf_dist("workflows", "export", str(tmp_path / "out"), "-n", name)
     assert (done.returncode, done.stdout) == (2, "")
     assert f"--namespace: {name!r} is not a namespace" in done.stderr
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+def test_reports_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     done = tf_dist("workflows", "export", str(tmp_path / "file"))
     assert done.returncode == 1
@@ -75,12 +75,12 @@ def granted(rules: list[dict[str, Any]]) -> set[tuple[str, str, str]]:
 
 
 def step_rules(*, volcano: bool = False) -> set[tuple[str, str, str]]:
-    """Of all roles in ``rbac.yaml``."""
+    """The rules of all roles in ``rbac.yaml``."""
     roles = [one for one in documents("rbac.yaml", "research", volcano=volcano) if one["kind"] == "Role"]
     return granted([rule for role in roles for rule in role["rules"]])
 
 
-def test_jobs_of_volcano_need_an_option(tmp_path: Path) -> None:
+def test_volcano_jobs_need_option(tmp_path: Path) -> None:
     jobs = {("batch.volcano.sh", "jobs", verb) for verb in ("get", "list", "watch", "create", "patch", "delete")}
     assert step_rules(volcano=True) - step_rules() == jobs
     found = exported(tmp_path, "-n", "research", "--volcano-jobs")["rbac.yaml"]
@@ -88,8 +88,8 @@ def test_jobs_of_volcano_need_an_option(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("volcano", [False, True])
-def test_a_step_may_no_more_than_an_administrator_of_the_namespace_can_give(volcano: bool) -> None:
-    """Those that Kubernetes' role ``admin`` has, with what tf-dist and Argo 4.1 aggregate to it."""
+def test_namespace_administrator_can_grant_step_rules(volcano: bool) -> None:
+    """The rules are a subset of Kubernetes' role ``admin`` and of what tf-dist and Argo 4.1 aggregate to it."""
     kubernetes = {("", "pods/log", "get"), ("", "events", "list"), ("", "events", "watch")}
     for resource in ("pods", "configmaps", "secrets", "persistentvolumeclaims", "services"):
         kubernetes |= {("", resource, verb) for verb in ("get", "list", "watch", "create", "patch", "delete")}
@@ -105,13 +105,13 @@ def test_a_step_may_no_more_than_an_administrator_of_the_namespace_can_give(volc
     assert not [one for one in documents("rbac.yaml", "research") if one["kind"].startswith("Cluster")]
 
 
-def test_roles_of_driving_steps_are_installed() -> None:
+def test_roles_of_leading_steps_are_installed() -> None:
     installed = {one["metadata"]["name"] for one in shipped() if one["kind"] == "ClusterRole"}
     assert {one["roleRef"]["name"] for one in documents("rbac-driver.yaml", "research")} <= installed
 
 
-def test_an_event_is_sent_with_the_rights_that_argos_server_uses() -> None:
-    """It reads the bindings and the template, and creates the workflow, by the token of the sender."""
+def test_event_sender_has_rights_that_argo_server_uses() -> None:
+    """Argo's server reads the bindings and the template and creates the workflow with the sender's token."""
     (events,) = [
         one
         for one in documents("rbac.yaml", "research")
@@ -125,7 +125,7 @@ def test_an_event_is_sent_with_the_rights_that_argos_server_uses() -> None:
 
 
 @pytest.mark.parametrize("namespace", ["default", "research"])
-def test_the_account_is_bound_where_it_is(namespace: str) -> None:
+def test_service_accounts_are_bound_in_their_namespace(namespace: str) -> None:
     for one in (*documents("rbac.yaml", namespace), *documents("rbac-driver.yaml", namespace)):
         for subject in one.get("subjects", []):
             assert subject["namespace"] == namespace

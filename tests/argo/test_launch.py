@@ -1,4 +1,4 @@
-"""The launcher as a real process with real signals, against an embedded cluster."""
+"""The launcher as a real process with real signals and an embedded cluster."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def running(step: Step) -> None:
     step.until(lambda: [status_of(one).get("phase") for one in step.jobs()] == ["Running"])
 
 
-def test_a_job_that_succeeds(scene: Stage) -> None:
+def test_successful_job_writes_outputs_and_progress(scene: Stage) -> None:
     step = scene.step(job(TRAINING, workers=2))
     launcher = step.launch("total_steps=3", "model_dir=/models", anew=True)
     assert launcher.code() == 0, launcher.text
@@ -57,13 +57,13 @@ def test_a_job_that_succeeds(scene: Stage) -> None:
             "blockOwnerDeletion": False,
         }
     ]
-    assert len(step.pods()) == 2  # argo logs finds them
+    assert len(step.pods()) == 2  # argo logs finds the pods
     container = step.pods()[0]["spec"]["containers"][0]
     assert {"name": "TF_DIST_MODEL_DIR", "value": "/models"} in container["env"]
     step.delete()
 
 
-def test_replicas_run_in_the_code_that_goes_along(scene: Stage, tmp_path: Path) -> None:
+def test_replicas_run_in_submitted_code(scene: Stage, tmp_path: Path) -> None:
     (tmp_path / "accuracy").write_text("0.97")
     step = scene.step(job('echo "accuracy=$(cat accuracy)"'))
     launcher = step.launch(f"code_archive={base64.b64encode(pack_code(tmp_path)).decode()}")
@@ -75,7 +75,7 @@ def test_replicas_run_in_the_code_that_goes_along(scene: Stage, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("lines", [1, 2, 3, 4, 5, 7])
-def test_sigterm_at_any_moment_leaves_nothing(scene: Stage, lines: int) -> None:
+def test_sigterm_at_any_time_leaves_nothing(scene: Stage, lines: int) -> None:
     before = scene.leases()
     step = scene.step(job(FOREVER, workers=2))
     launcher = step.launch("on_term=delete", "grace=60s", anew=lines == 1)
@@ -87,14 +87,14 @@ def test_sigterm_at_any_moment_leaves_nothing(scene: Stage, lines: int) -> None:
     assert scene.leases() == before
 
 
-def test_killed_and_tried_again_it_goes_on_with_the_job(scene: Stage) -> None:
+def test_retry_after_kill_continues_job(scene: Stage) -> None:
     flag = scene.folder / "killed"
     step = scene.step(job(f"echo up; until test -e {flag}; do sleep 0.05; done; {TRAINING}"))
     first = step.launch(anew=True)
     first.said("worker-0 | up")
     first.signal(signal.SIGKILL)
     assert first.code() == 137
-    assert step.outputs()["status"] in ("Pending", "Running")  # as it was then
+    assert step.outputs()["status"] in ("Pending", "Running")  # the last status that the launcher wrote
     (left,) = step.jobs()
     second = step.launch("retry=1", "retries=3")
     second.said("continues with tfjob/")
@@ -104,7 +104,7 @@ def test_killed_and_tried_again_it_goes_on_with_the_job(scene: Stage) -> None:
     step.delete()
 
 
-def test_why_a_job_waits_is_told(scene: Stage) -> None:
+def test_reports_why_job_waits(scene: Stage) -> None:
     step = scene.step(job(FOREVER, limits={"nvidia.com/gpu": "1"}))
     launcher = step.launch("on_term=delete")
     launcher.said("nvidia.com/gpu")
@@ -114,8 +114,8 @@ def test_why_a_job_waits_is_told(scene: Stage) -> None:
     step.until(lambda: not step.jobs())
 
 
-def test_nothing_is_asked_again_and_again(scene: Stage) -> None:
-    """While a training says a line every half second, its launcher has nothing to ask for: all of it is watched."""
+def test_launcher_watches_instead_of_polling(scene: Stage) -> None:
+    """While a job writes a line every half second, its launcher sends no requests, because it watches everything."""
     flag = scene.folder / "counted"
     ticks = "for i in 1 2 3 4 5 6; do sleep 0.5; echo tick=$i; done"
     step = scene.step(job(f"echo up; until test -e {flag}; do sleep 0.05; done; {ticks}; {FOREVER}"))
@@ -125,7 +125,7 @@ def test_nothing_is_asked_again_and_again(scene: Stage) -> None:
         launcher.said("worker-0 | up")
         running(step)
         watches = [one.call.resource for one in proxy.passed if one.call.verb == "watch"]
-        assert sorted(watches) == ["pods", "tfjobs"]  # one each, and they go on
+        assert sorted(watches) == ["pods", "tfjobs"]  # one watch for each kind, which continues
         before = len(proxy.passed)
         flag.touch()
         launcher.said("tick=6")
@@ -135,14 +135,14 @@ def test_nothing_is_asked_again_and_again(scene: Stage) -> None:
         step.until(lambda: not step.jobs() and not step.pods())
 
 
-def test_no_api_server_is_worth_another_try(scene: Stage) -> None:
+def test_missing_api_server_is_retryable(scene: Stage) -> None:
     step = scene.step(job("true"))
     launcher = step.launch("driver=controller", kubeconfig=scene.kubeconfig("http://127.0.0.1:9"))
     assert launcher.code() == 75, launcher.text
     assert step.outputs()["status"] == "Error"
 
 
-def test_outputs_that_cannot_be_written_are_told_before_anything_is_made(scene: Stage) -> None:
+def test_unwritable_output_folder_fails_before_job_is_created(scene: Stage) -> None:
     step = scene.step(job("true"))
     step.out = Path("/dev/null/out")
     launcher = step.launch()
@@ -151,7 +151,7 @@ def test_outputs_that_cannot_be_written_are_told_before_anything_is_made(scene: 
     assert step.jobs() == []
 
 
-def test_where_a_controller_leads_the_launcher_watches(scene: Stage) -> None:
+def test_launcher_does_not_lead_when_cluster_has_leader(scene: Stage) -> None:
     with controller(scene.cluster) as leadership:
         until(lambda: bool(leadership.kinds()), PATIENCE)
         step = scene.step(job(f"echo up; sleep 0.5; {TRAINING}"))
@@ -162,7 +162,7 @@ def test_where_a_controller_leads_the_launcher_watches(scene: Stage) -> None:
         step.delete()
 
 
-def test_a_reader_that_does_not_read_holds_up_no_signal(scene: Stage) -> None:
+def test_blocked_output_does_not_delay_signal(scene: Stage) -> None:
     step = scene.step(job("yes step=1 and a line that is long enough to fill every buffer there is, soon"))
     launcher = step.launch("on_term=delete", "grace=60s", mute=True)
     running(step)

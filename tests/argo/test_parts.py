@@ -1,4 +1,4 @@
-"""The parts of the launcher that need no cluster."""
+"""The parts of the launcher that work without a cluster."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def options(document: Any, **more: Any) -> LauncherOptions:
     return LauncherOptions(job=json.dumps(document), **{**step, **more})
 
 
-def test_the_name_is_that_of_the_step_at_every_try() -> None:
+def test_job_name_is_same_for_every_try() -> None:
     first, again = (made(options(job("true"), retry=number)) for number in (0, 1))
     assert first == again
     others = [options(job("true"), node="wf.other"), options(job("true"), workflow_uid="u-2")]
@@ -48,28 +48,28 @@ def test_the_name_is_that_of_the_step_at_every_try() -> None:
 
 
 @given(name=st.from_regex(r"[a-z]([a-z0-9-]{0,48}[a-z0-9])?", fullmatch=True), workers=st.integers(1, 2000))
-def test_names_of_pods_stay_short_enough(name: str, workers: int) -> None:
+def test_pod_names_have_at_most_63_characters(name: str, workers: int) -> None:
     entry, _ = step_document(options(job("true", name=name, workers=workers)), "ml")
     assert re.fullmatch(r".+-[a-z0-9]{8}", entry.job.key.name)
     assert len(f"{entry.job.key.name}-worker-{workers - 1}") <= 63
 
 
-def test_whose_it_is_is_written_on_it() -> None:
+def test_job_metadata_names_workflow() -> None:
     metadata = made(options(job("true")))["metadata"]
     assert metadata["labels"] == {contract.WORKFLOW_LABEL: "wf", contract.WORKFLOW_UID: "u-1"}
     assert metadata["annotations"] == {contract.NODE: "wf.train"}
     assert metadata["ownerReferences"][0]["uid"] == "u-1"
     elsewhere = made(options(job("true"), namespace="research"))["metadata"]
-    assert "ownerReferences" not in elsewhere  # an owner in another namespace is none
+    assert "ownerReferences" not in elsewhere  # an owner must be in the same namespace
 
 
-def test_without_a_workflow_a_job_stays_as_it_is() -> None:
+def test_job_without_workflow_keeps_name() -> None:
     metadata = made(options(job("true"), workflow="", workflow_uid="", node=""))["metadata"]
     assert metadata["name"] == "tiny"
     assert "ownerReferences" not in metadata
 
 
-def test_what_the_step_asks_for_is_checked_like_all_the_rest() -> None:
+def test_step_arguments_are_validated() -> None:
     with pytest.raises(InvalidJob, match="apiVersion"):
         made(options({"kind": "TFJob"}))
     with pytest.raises(InvalidJob, match="1 ps replica is asked for"):
@@ -79,7 +79,7 @@ def test_what_the_step_asks_for_is_checked_like_all_the_rest() -> None:
 # Outputs
 
 
-def test_outputs_are_whole_at_every_moment(tmp_path: Path) -> None:
+def test_outputs_are_written_atomically(tmp_path: Path) -> None:
     outputs, seen, stop = StepOutputs(tmp_path / "out"), set(), threading.Event()
     outputs.start("tiny")
 
@@ -98,7 +98,7 @@ def test_outputs_are_whole_at_every_moment(tmp_path: Path) -> None:
     assert not [path for path in (tmp_path / "out").iterdir() if path.name.startswith(".")]
 
 
-def test_a_folder_that_goes_away_meanwhile_ends_nothing(tmp_path: Path) -> None:
+def test_deleted_output_folder_is_reported(tmp_path: Path) -> None:
     outputs = StepOutputs(tmp_path / "out")
     outputs.start("tiny")
     for path in (tmp_path / "out").iterdir():
@@ -108,13 +108,13 @@ def test_a_folder_that_goes_away_meanwhile_ends_nothing(tmp_path: Path) -> None:
     assert "cannot write the output status" in outputs.problem
 
 
-def test_metrics_that_are_no_numbers_are_json_all_the_same() -> None:
+def test_nan_metrics_are_valid_json() -> None:
     found = progress_outputs(Progress({"loss": float("nan"), "step": 3.0, "a": 0.25}))
     assert found["metrics"] == '{"a": 0.25, "loss": "nan", "step": 3.0}'
     assert (found["metric-step"], found["metric-a"], found["metric-loss"]) == ("3", "0.25", "nan")
 
 
-def test_metrics_are_json_however_many_there_are(tmp_path: Path) -> None:
+def test_many_metrics_stay_valid_json_within_limit(tmp_path: Path) -> None:
     progress = Progress()
     for number in range(16_000):
         progress = progress.after(f"loss={number} a_metric_with_quite_a_long_name_of_the_layer_{number}=0.125")
@@ -138,27 +138,29 @@ def test_metrics_are_json_however_many_there_are(tmp_path: Path) -> None:
         ({}, 10, ""),
     ],
 )
-def test_progress(tmp_path: Path, metrics: dict[str, float], total: int | None, shown: str) -> None:
+def test_progress_file_contains_step_and_total(
+    tmp_path: Path, metrics: dict[str, float], total: int | None, shown: str
+) -> None:
     file = tmp_path / "progress"
     ProgressFile(file, total).show(Progress(metrics))
     assert (file.read_text().strip() if file.exists() else "") == shown
 
 
-def test_progress_that_gets_shorter_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_shorter_progress_overwrites_whole_file(tmp_path: Path) -> None:
     progress = ProgressFile(tmp_path / "progress", 1000)
     for step, shown in ((1000, "1000/1000"), (5, "5/1000")):
         progress.show(Progress({"step": float(step)}))
         assert (tmp_path / "progress").read_text().strip() == shown
 
 
-# The relay
+# The log writer
 
 
 def lines(*texts: str) -> list[LogLines]:
     return [LogLines(ReplicaId("worker", 0), "worker-0", texts)]
 
 
-def test_a_slow_reader_holds_up_whoever_writes() -> None:
+def test_slow_reader_blocks_writer() -> None:
     reading, writing = os.pipe()
     log_writer = LogWriter(writing)
     try:
@@ -184,7 +186,7 @@ def test_a_slow_reader_holds_up_whoever_writes() -> None:
         os.close(writing)
 
 
-def test_in_a_hurry_lines_are_left_out() -> None:
+def test_hurry_drops_lines() -> None:
     reading, writing = os.pipe()
     log_writer = LogWriter(writing)
     log_writer.hurry()
@@ -195,7 +197,7 @@ def test_in_a_hurry_lines_are_left_out() -> None:
     os.close(writing)
 
 
-def test_a_reader_that_has_left_ends_nothing() -> None:
+def test_closed_pipe_is_ignored() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     log_writer = LogWriter(writing)

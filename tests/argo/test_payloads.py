@@ -1,4 +1,4 @@
-"""Hostile values in the parameters of shipped workflows: one leaf of the job differs, or the step is refused."""
+"""Hostile values in parameters of shipped workflows change only one leaf of the job, or the step is rejected."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ OTHER = {
     "image": "other/digits:1",
     "learning-rates": "[0.5]",
 }
-"""Another honest value of each parameter: what it changes is what this parameter may change."""
+"""Another valid value of each parameter. The leaves that it changes are the leaves that the parameter may change."""
 VALUE = re.compile(r"[\w.-]+=")
-"""How an argument begins that is one value, and not a document."""
+"""The beginning of an argument that is a single value, not a document."""
 SCOPE = {"workflow.name": "wf", "workflow.uid": "u", "workflow.namespace": "default", "node.name": "n", "retries": "0"}
 
 
@@ -47,7 +47,7 @@ CASES = [(name, parameter) for name in RUNNING for parameter in parameters_of(na
 
 
 def command_line(name: str, given: Mapping[str, str]) -> list[str]:
-    """The launcher's command line once Argo has filled everything in, as text (Argo escapes for JSON, not for YAML)."""
+    """The launcher's command line after Argo's substitution of text, which escapes for JSON but not for YAML."""
     spec = spec_of(DOCUMENTS[name], LIBRARY, {"steps": 4000})
     values = {**parameters_of(name), **given}
     scope = SCOPE | {f"workflow.parameters.{key}": value for key, value in values.items()}
@@ -80,7 +80,7 @@ def filled(parameter: str, payload: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("name", "parameter"), CASES)
-def test_one_leaf_or_nothing(name: str, parameter: str) -> None:
+def test_payload_changes_only_leaves_of_its_parameter(name: str, parameter: str) -> None:
     honest = job(name, {})
     allowed = changed_leaves(honest, job(name, {parameter: OTHER[parameter]}))
     assert allowed
@@ -92,7 +92,7 @@ def test_one_leaf_or_nothing(name: str, parameter: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(DOCUMENTS))
-def test_nothing_is_filled_into_a_program_or_a_document(name: str) -> None:
+def test_no_substitution_in_programs_or_documents(name: str) -> None:
     spec = DOCUMENTS[name]["spec"]
     for template in spec.get("workflowSpec", spec).get("templates", []):
         for place, text in _programs(template):
@@ -100,7 +100,7 @@ def test_nothing_is_filled_into_a_program_or_a_document(name: str) -> None:
 
 
 def _programs(template: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What is parsed by something after Argo has filled it in."""
+    """The texts that a program parses after Argo's substitution."""
     if "script" in template:
         yield "script.source", template["script"]["source"]
     if "resource" in template:

@@ -1,4 +1,4 @@
-"""Each example is what its Python makes, and valid: by Argo's schema, by Hera's models, and in what it refers to."""
+"""Each example equals what its Python renders, and is valid by Argo's schema, Hera's models and its references."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMES = [golden(module).name for module in MODULES]
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda path: path.stem)
-def test_the_yaml_beside_it_is_what_it_makes(module: Path) -> None:
+def test_yaml_matches_python(module: Path) -> None:
     text = rendered(module)
     if os.environ.get("TF_DIST_REGENERATE"):
         golden(module).write_text(text)
@@ -41,11 +41,11 @@ def invalid(schema: dict[str, Any], document: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_is_valid_by_argos_schema(schema: dict[str, Any], name: str) -> None:
+def test_workflow_is_valid_by_argo_schema(schema: dict[str, Any], name: str) -> None:
     assert invalid(schema, documents()[name]) == []
 
 
-def test_the_schema_notices_a_slip(schema: dict[str, Any]) -> None:
+def test_strict_schema_rejects_misspelled_fields(schema: dict[str, Any]) -> None:
     document = copy.deepcopy(documents()["digits-train.yaml"])
     document["spec"]["templates"][0]["retryStratgy"] = document["spec"]["templates"][0].pop("retryStrategy")
     document["spec"]["templates"][0]["container"]["imagePullPolcy"] = "Always"
@@ -53,14 +53,14 @@ def test_the_schema_notices_a_slip(schema: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "event-retrain.yaml"])
-def test_hera_reads_it_and_loses_nothing(name: str) -> None:
+def test_hera_round_trip_preserves_document(name: str) -> None:
     document = documents()[name]
     read = getattr(hera, document["kind"]).from_dict(document)
     assert read.to_dict() == document
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_its_steps_can_write_to_a_fresh_volume_and_take_an_image_that_is_there(name: str) -> None:
+def test_steps_set_fs_group_and_image_pull_policy(name: str) -> None:
     spec = documents()[name]["spec"]
     for template in spec.get("templates", []):
         container = template.get("script") or template.get("container") or {}
@@ -72,7 +72,7 @@ def test_its_steps_can_write_to_a_fresh_volume_and_take_an_image_that_is_there(n
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_whatever_it_refers_to_is_there(name: str) -> None:
+def test_all_references_exist(name: str) -> None:
     everything = documents()
     others = {one["metadata"]["name"]: one for one in everything.values() if "name" in one["metadata"]}
     assert problems(everything[name], others) == []
@@ -90,7 +90,7 @@ def test_whatever_it_refers_to_is_there(name: str) -> None:
         (lambda spec: task(spec, "promote").update(when="{{tasks.evaluate.outputs.parameters.x}}"), "no such output"),
     ],
 )
-def test_the_check_notices(change: Any, told: str) -> None:
+def test_reference_check_reports_problem(change: Any, told: str) -> None:
     document = copy.deepcopy(documents()["digits-retrain.yaml"])
     change(document["spec"])
     assert any(told in problem for problem in problems(document, {}))
@@ -101,7 +101,7 @@ def task(spec: dict[str, Any], name: str) -> dict[str, Any]:
     return next(one for one in dag["tasks"] if one["name"] == name)
 
 
-def test_what_is_trained_once_has_a_key_that_argo_takes_for_each_image_and_data() -> None:
+def test_memoize_key_is_valid_and_unique_per_settings() -> None:
     (train,) = [one for one in documents()["train-once.yaml"]["spec"]["templates"] if one["name"] == "train"]
     (folder,) = [word for word in train["container"]["args"] if word.startswith("model_dir=")]
     usual = {
@@ -117,7 +117,7 @@ def test_what_is_trained_once_has_a_key_that_argo_takes_for_each_image_and_data(
         assert len({substituted(text, scope) for scope in values}) == len(values)
         dashed = {**usual, "workflow.parameters.data": "2024-06"}
         assert substituted(text, dashed) != substituted(text, usual)
-    # Argo keeps it in a ConfigMap beside its controller, where all namespaces meet; the folder is on a volume of each.
+    # All namespaces share the ConfigMap with Argo's cache, but each namespace has its own volume for the folder.
     other = substituted(train["memoize"]["key"], usual | {"workflow.namespace": "vision"})
     assert other != substituted(train["memoize"]["key"], usual)
     # workflow/controller/cache/cache.go of Argo 4.1; a key of a ConfigMap has at most 253 characters.

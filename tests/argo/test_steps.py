@@ -1,4 +1,4 @@
-"""The Hera classes: what they make of their arguments, and that what they make is understood by the launcher."""
+"""The Hera classes: the templates for their arguments, and how the launcher reads them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Parameter = hera.Parameter
 
 
 def template(step: Any) -> dict[str, Any]:
-    """The template as Argo gets it."""
+    """The template that Argo receives."""
     with hera.Workflow(name="w", entrypoint=step.name, templates=[step]) as w:
         pass
     (found,) = w.to_dict()["spec"]["templates"]
@@ -49,7 +49,7 @@ def template(step: Any) -> dict[str, Any]:
 
 
 def command_line(step: Any, **arguments: str) -> Any:
-    """What the launcher reads once Argo has filled everything in."""
+    """The launcher's options after Argo's substitution."""
     found = template(step)
     scope = {"workflow.name": "wf", "workflow.uid": "u", "node.name": "wf.train", "retries": "0"}
     for one in found["inputs"]["parameters"]:
@@ -57,7 +57,7 @@ def command_line(step: Any, **arguments: str) -> Any:
     return read_arguments([substituted(word, scope) for word in found["container"]["args"]], {})
 
 
-def test_every_argument_reaches_the_launcher() -> None:
+def test_all_arguments_reach_launcher() -> None:
     step = TFJobStep(
         name="train",
         job=job("true"),
@@ -100,8 +100,8 @@ def test_every_argument_reaches_the_launcher() -> None:
     assert {"name": "tf-dist-out", "mountPath": contract.OUT} in pod["container"]["volumeMounts"]
 
 
-def test_arguments_are_the_table() -> None:
-    """An option is a row; its type stands in the field, for editors and type checkers."""
+def test_fields_and_docstring_match_option_table() -> None:
+    """Each option is a row of the table. Its type is in the field, for editors and type checkers."""
     fields = TFJobStep.__dataclass_fields__
     assert ROWS.keys() <= fields.keys()
     rows = {name: row for name, row in ROWS.items() if name not in APART}
@@ -109,13 +109,13 @@ def test_arguments_are_the_table() -> None:
     assert [name for name in ROWS if f":param {name}: " not in (TFJobStep.__doc__ or "")] == []
 
 
-def test_each_use_may_say_something_else() -> None:
+def test_arguments_can_differ_for_each_use() -> None:
     step = TFJobStep(name="train", job=job("true"), workers=2)
     assert command_line(step, workers="7", **{"queue-name": "vision"}).workers == 7
     assert command_line(step).workers == 2
 
 
-def test_parameters_and_references() -> None:
+def test_accepts_parameters_and_references() -> None:
     step = TFJobStep(
         name="train",
         job=Parameter(name="what"),
@@ -131,7 +131,7 @@ def test_parameters_and_references() -> None:
     assert not {"queue", "queue-name"} & {one["name"] for one in inputs}
 
 
-def test_a_job_in_a_file_in_python_or_as_text(tmp_path: Path) -> None:
+def test_accepts_job_as_file_text_or_object(tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(json.dumps(job("true")))
     for source in (path, str(path), path.read_text() + "\n"):
@@ -140,14 +140,14 @@ def test_a_job_in_a_file_in_python_or_as_text(tmp_path: Path) -> None:
     assert command_line(TFJobStep(name="t", job=made)).job == made.to_dict()
 
 
-def test_a_key_that_nothing_reads_is_a_warning_where_it_is_written() -> None:
+def test_warns_about_unknown_key_at_definition() -> None:
     document = job("true")
     document["spec"]["tfReplicaSpecs"]["Worker"]["replica"] = 2
     with pytest.warns(UserWarning, match="did you mean replicas"):
         TFJobStep(name="train", job=document)
 
 
-def test_a_wrong_job_is_refused_where_it_is_written() -> None:
+def test_invalid_job_fails_at_definition() -> None:
     document = job("true")
     document["spec"]["tfReplicaSpecs"]["Worker"]["restartPolicy"] = "Sometimes"
     with pytest.raises(InvalidJob, match="Sometimes"):
@@ -158,7 +158,7 @@ def test_a_wrong_job_is_refused_where_it_is_written() -> None:
         TFJobStep(name="train", job=job("true"), worker=2)
 
 
-def test_job_without_a_name_is_named_like_its_step() -> None:
+def test_job_without_name_is_named_after_step() -> None:
     nameless = TFJob(image="mine:1", command=["true"])
     assert command_line(TFJobStep(name="Train-it", job=nameless)).job["metadata"]["name"] == "train-it"
     assert "generateName: train-it-" in template(tf_job_resource(nameless, name="Train-it"))["resource"]["manifest"]
@@ -166,7 +166,7 @@ def test_job_without_a_name_is_named_like_its_step() -> None:
     assert command_line(TFJobStep(name="Train-it", job=named)).job["metadata"]["name"] == "mine"
 
 
-def test_code_is_packed_where_the_step_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_is_packed_at_definition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "train.py").write_text("print(1)")
     document = job("true")
@@ -185,7 +185,7 @@ def test_code_is_packed_where_the_step_is_written(tmp_path: Path, monkeypatch: p
     assert command_line(TFJobStep(name="t", job=document)).code_archive == ""
 
 
-def test_code_that_cannot_go_along_is_refused_where_the_step_is_written(tmp_path: Path) -> None:
+def test_invalid_code_fails_at_definition(tmp_path: Path) -> None:
     for code, told in (
         (str(tmp_path / "missing"), "code: .*missing is not a folder"),
         ("{{workflow.parameters.code}}", "code: the folder is packed where the workflow is written"),
@@ -209,7 +209,7 @@ def made(step: Any, **arguments: str) -> dict[str, Any]:
     return dict(step_document(command_line(step, **arguments), "default")[0].document)
 
 
-def test_what_a_workflow_fills_in_goes_to_one_place() -> None:
+def test_input_changes_only_its_field() -> None:
     overrides = {LEAF: STEPS, "spec.runPolicy.backoffLimit": 3, "metadata.labels": {"a": "b"}}
     step = TFJobStep(name="train", job=job("true"), overrides=overrides)
     plain = TFJobStep(name="train", job=job("true"))
@@ -224,13 +224,13 @@ def test_what_a_workflow_fills_in_goes_to_one_place() -> None:
 
 
 @pytest.mark.parametrize("value", ["0", "5001", "4.5", "4711\n", " 4711", "1e3", "{{workflow.parameters.x}}", "٣"])
-def test_another_value_is_refused_by_the_name_of_its_parameter(value: str) -> None:
+def test_rejects_invalid_input_value(value: str) -> None:
     step = TFJobStep(name="train", job=job("true"), overrides={LEAF: STEPS})
     with pytest.raises(InvalidJob, match=r"^input steps: "):
         made(step, steps=value)
 
 
-def test_a_whole_job_may_come_with_declarations_and_the_parameters_of_its_workflow() -> None:
+def test_job_parameter_accepts_input_declarations_and_values() -> None:
     step = TFJobStep(name="train", job=Parameter(name="job"))
     declared = json.dumps([STEPS.at(LEAF).document()])
     listed = [{"name": "steps", "value": "4711"}, {"name": "image", "value": "x\ny"}]
@@ -249,7 +249,7 @@ def filled_in(reference: str) -> Any:
 
 
 @pytest.mark.parametrize("reference", ["{{inputs.parameters.steps}}", "a {{=1}}", "{{", "# {{workflow.parameters.x}}"])
-def test_no_text_that_is_parsed_has_anything_to_fill_in(reference: str, tmp_path: Path) -> None:
+def test_rejects_reference_in_parsed_text(reference: str, tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(f"{json.dumps(job('true'))}\n# {reference}\n")
     document = filled_in(reference)
@@ -267,7 +267,7 @@ def test_no_text_that_is_parsed_has_anything_to_fill_in(reference: str, tmp_path
         with pytest.raises(InvalidJob, match="would be parsed"):
             TFJobStep(name="train", job=job("true"), **wrong)
     if reference == "{{inputs.parameters.steps}}":
-        return  # alone it is one word of a manifest
+        return  # on its own, the reference is one word of a manifest
     for field in ("queue_name", "priority_class", "job_image"):
         with pytest.raises(InvalidJob, match=field):
             tf_job_resource(job("true"), name="train", **{field: reference})
@@ -284,7 +284,7 @@ def test_no_text_that_is_parsed_has_anything_to_fill_in(reference: str, tmp_path
         (Input("a", int, default=0, minimum=1), "input a: '0' is less than 1"),
     ],
 )
-def test_an_input_that_says_nothing_is_refused_where_it_is_written(wrong: Input, told: str) -> None:
+def test_invalid_input_fails_at_definition(wrong: Input, told: str) -> None:
     with pytest.raises(InvalidJob, match=re.escape(told)):
         TFJobStep(name="train", job=job("true"), overrides={LEAF: wrong})
 
@@ -298,7 +298,7 @@ POLICIES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("document", [v1(), v1alpha1(), volcano()], ids=["v1", "v1alpha1", "volcano"])
-def test_policies_become_annotations_of_the_job(document: dict[str, Any]) -> None:
+def test_policies_are_stored_in_job(document: dict[str, Any]) -> None:
     options = command_line(TFJobStep(name="train", job=document, **POLICIES))
     assert options.admission_timeout == 600
     entry, _ = step_document(options, "vision")
@@ -321,12 +321,12 @@ def test_policies_become_annotations_of_the_job(document: dict[str, Any]) -> Non
     ],
 )
 @pytest.mark.parametrize("make", [TFJobStep, lambda *, job, **more: tf_job_resource(job, **more)])
-def test_wrong_policies_are_refused_where_they_are_written(make: Any, arguments: dict[str, Any], told: str) -> None:
+def test_invalid_policies_fail_at_definition(make: Any, arguments: dict[str, Any], told: str) -> None:
     with pytest.raises(InvalidJob, match=told):
         template(make(name="train", job=job("true"), **arguments))
 
 
-def test_outputs_have_defaults_and_no_artifact_unless_asked() -> None:
+def test_outputs_have_defaults_and_artifacts_are_optional() -> None:
     found = template(TFJobStep(name="train", job=job("true"), metric_outputs=["accuracy"]))["outputs"]
     assert {one["name"] for one in found["parameters"]} == {*contract.OUTPUTS, "accuracy"}
     assert all("default" in one["valueFrom"] for one in found["parameters"])
@@ -335,7 +335,7 @@ def test_outputs_have_defaults_and_no_artifact_unless_asked() -> None:
     assert with_artifact["artifacts"][0]["path"] == f"{contract.OUT}/metrics"
 
 
-def test_a_metric_of_a_group_is_an_output(tmp_path: Path) -> None:
+def test_metric_with_slash_can_be_output(tmp_path: Path) -> None:
     StepOutputs(tmp_path).put(progress_outputs(Progress().after("val/loss=0.5")))
     step = template(TFJobStep(name="train", job=job("true"), metric_outputs={"val-loss": "val/loss"}))
     (path,) = (one["valueFrom"]["path"] for one in step["outputs"]["parameters"] if one["name"] == "val-loss")
@@ -350,31 +350,31 @@ def test_a_metric_of_a_group_is_an_output(tmp_path: Path) -> None:
         ("Failed", 75, True),
         ("Failed", 143, True),
         ("Failed", 137, True),
-        ("Failed", -1, True),  # an evicted pod may leave no exit code: Argo says -1 then
+        ("Failed", -1, True),  # an evicted pod may have no exit code, which Argo represents as -1
         ("Error", -1, True),
         ("Error", 64, True),
     ],
 )
-def test_what_is_tried_again(status: str, code: int, again: bool) -> None:
+def test_retry_expression_accepts_retryable_exit_codes(status: str, code: int, again: bool) -> None:
     expression = template(TFJobStep(name="train", job=job("true")))["retryStrategy"]["expression"]
     assert retried(expression, status=status, exit_code=code) is again
 
 
-def test_tries_have_no_deadline_that_counts_the_training() -> None:
-    # Argo counts maxDuration from the start of the first try, ends the last one by it, and begins none after it.
+def test_retry_backoff_has_no_max_duration() -> None:
+    # Argo counts maxDuration from the start of the first try. It ends the running try and starts no other after it.
     assert template(TFJobStep(name="train", job=job("true")))["retryStrategy"]["backoff"].keys() == {
         "duration",
         "factor",
     }
 
 
-def test_without_retries_a_step_says_so() -> None:
+def test_step_without_retries_has_no_retry_arguments() -> None:
     found = template(TFJobStep(name="train", job=job("true"), retry_strategy=None))
     assert "retryStrategy" not in found
     assert not [word for word in found["container"]["args"] if "retries" in word]
 
 
-def test_whatever_a_container_takes_is_kept() -> None:
+def test_container_settings_are_kept() -> None:
     step = TFJobStep(
         name="train",
         job=job("true"),
@@ -393,11 +393,11 @@ def test_whatever_a_container_takes_is_kept() -> None:
     assert json.loads(found["podSpecPatch"]) == {"priority": 1, "terminationGracePeriodSeconds": 60}
 
 
-# The thin variant
+# Resource steps
 
 
 def holds(condition: str, document: dict[str, Any]) -> bool:
-    """One requirement of a label selector, over a path of the object (Argo's conditions)."""
+    """Evaluate one of Argo's conditions, a requirement of a label selector on a field of the object."""
     found = re.fullmatch(r"([\w.]+) (?:== (\w+)|in \(([\w,]+)\))", condition)
     assert found, condition
     value: Any = document
@@ -408,16 +408,16 @@ def holds(condition: str, document: dict[str, Any]) -> bool:
 
 @pytest.mark.parametrize("make", [v1, v1alpha1, volcano], ids=lambda make: make.__name__)
 @pytest.mark.parametrize("phase", list(Phase))
-def test_a_resource_ends_with_every_end(make: Any, phase: Phase) -> None:
+def test_resource_conditions_match_every_terminal_phase(make: Any, phase: Phase) -> None:
     resource = template(tf_job_resource(make(), name="train"))["resource"]
     document = {"status": {"tfDist": {"phase": phase.value}, "state": {"phase": phase.value}}}
     succeeded, failed = (holds(resource[f"{word}Condition"], document) for word in ("success", "failure"))
     assert not (succeeded and failed)
-    aborted = make is volcano and phase is Phase.ABORTED  # Volcano's own end; a TFJob is only suspended then
+    aborted = make is volcano and phase is Phase.ABORTED  # an end for Volcano; a TFJob is only suspended
     assert (succeeded or failed) is (phase in TERMINAL or aborted)
 
 
-def test_a_resource_is_a_job_of_the_workflow() -> None:
+def test_resource_belongs_to_workflow() -> None:
     found = template(tf_job_resource(job("true"), name="train", workers=3, wait=False))["resource"]
     manifest = yaml.safe_load(found["manifest"])
     assert manifest["metadata"]["generateName"] == "tiny-"
@@ -438,7 +438,7 @@ def test_a_resource_is_a_job_of_the_workflow() -> None:
         ({"startup_timeout": None}, None, None),
     ],
 )
-def test_a_resource_gives_a_job_up_that_does_not_run(given: dict[str, Any], own: str | None, limit: str | None) -> None:
+def test_resource_sets_startup_timeout(given: dict[str, Any], own: str | None, limit: str | None) -> None:
     document = job("true")
     if own is not None:
         document["metadata"]["annotations"] = {names.STARTUP_TIMEOUT: own}
@@ -447,16 +447,16 @@ def test_a_resource_gives_a_job_up_that_does_not_run(given: dict[str, Any], own:
     assert annotations.get(names.STARTUP_TIMEOUT) == limit
 
 
-def test_a_limit_that_is_no_duration_is_refused_where_the_step_is_written() -> None:
+def test_invalid_startup_timeout_fails_at_definition() -> None:
     for wrong in ("soon", "{{inputs.parameters.limit}}", ""):
         with pytest.raises(InvalidJob, match=r"startup_timeout: .* is not a time"):
             tf_job_resource(job("true"), name="train", startup_timeout=wrong)
 
 
-# The small steps, run
+# Running wait and clean-up steps
 
 
-def test_waiting_and_cleaning_up(scene: Stage) -> None:
+def test_wait_and_cleanup_steps_run(scene: Stage) -> None:
     step = scene.step(job(FOREVER))
     launcher = step.launch()
     launcher.said("worker-0 | up")
@@ -469,12 +469,12 @@ def test_waiting_and_cleaning_up(scene: Stage) -> None:
     assert run(scene, template(cleanup_step()), {}, **{"workflow.uid": uid}) == 0
     assert step.jobs() == []
     assert launcher.code() == 1
-    assert scene.cluster.get(TFJOBS, "default", "other")  # no other workflow's
+    assert scene.cluster.get(TFJOBS, "default", "other")  # a job of no workflow remains
     scene.cluster.delete(TFJOBS, "default", "other")
 
 
 @pytest.mark.parametrize("job_name", ["--help", "--kubeconfig=/dev/null", "-A"])
-def test_a_name_that_looks_like_an_option_is_a_name(scene: Stage, job_name: str) -> None:
+def test_job_name_like_option_is_read_as_name(scene: Stage, job_name: str) -> None:
     words, env = words_of(
         scene, template(wait_admitted_step(Parameter(name="job"))), {"job": job_name, "timeout": "1s"}
     )
@@ -483,14 +483,14 @@ def test_a_name_that_looks_like_an_option_is_a_name(scene: Stage, job_name: str)
     assert re.search(f"(there is no job {job_name}|'{job_name}' is not a job)", done.stderr)
 
 
-def test_cleaning_up_needs_no_right_to_a_kind_that_the_role_does_not_know(scene: Stage) -> None:
+def test_cleanup_works_without_rights_to_volcano_jobs(scene: Stage) -> None:
     jobs = {"kind": "TFJobList", "metadata": {"resourceVersion": "1"}, "items": []}
     with refusing({"tfjobs": (200, jobs), "jobs": forbidden("jobs.batch.volcano.sh")}) as url:
         assert run(scene, template(cleanup_step()), {}, url, **{"workflow.uid": "u"}) == 0
 
 
 def run(scene: Stage, found: dict[str, Any], inputs: dict[str, str], url: str = "", **scope: str) -> int:
-    """The container of a template as a process."""
+    """Run the container of a template as a process."""
     words, env = words_of(scene, found, inputs, url, **scope)
     done = tf_dist(*words, env=env)
     assert done.returncode == 0, f"{shlex.join(words)}\n{done.stdout}{done.stderr}"

@@ -1,4 +1,4 @@
-"""The real program in a process of its own, with a folder for its leavings that must be empty afterwards."""
+"""The real program in a separate process, with a folder for temporary files that must be empty afterwards."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PATIENCE = 120.0
 
 
 def surroundings(folder: Path, scratch: str) -> dict[str, str]:
-    """The environment of a program, without what may lead to another cluster or change the output."""
+    """The environment of a program, without variables that select another cluster or change the output."""
     found = environment_without("TF_DIST", "NO_COLOR", "KUBECONFIG", "KUBERNETES_SERVICE", "VIRTUAL_ENV")
     return found | {"HOME": str(folder), "TMPDIR": scratch, "TF_DIST_HOME": f"{scratch}/home"}
 
@@ -45,11 +45,11 @@ class Program:
         return subprocess.CompletedProcess(found.args, found.returncode, found.stdout.decode(), found.stderr.decode())
 
     def start(self, *arguments: str) -> Started:
-        """Start it; its output is read line by line by the test."""
+        """Start the program. The test reads its output line by line."""
         return Started(arguments, self.folder, self.env, text=True)
 
     def start_anew(self, *arguments: str) -> subprocess.Popen[str]:
-        """The same, from nothing."""
+        """Start the program in a new interpreter."""
         with signals_heard():
             return subprocess.Popen(
                 [*PROGRAM, *arguments],
@@ -63,13 +63,13 @@ class Program:
             )
 
     def write(self, name: str, *documents: Any) -> str:
-        """A file of these documents (or this text); its name."""
+        """Write a file with these documents or this text, and return its name."""
         texts = [one if isinstance(one, str) else json.dumps(one) for one in documents]
         (self.folder / name).write_text("\n---\n".join(texts))
         return name
 
     def job(self, script: str = "true", *, workers: int = 1, name: str = "job", **fields: Any) -> dict[str, Any]:
-        """A TFJob whose workers run a shell script. ``fields`` are those of the pod's spec."""
+        """A TFJob whose workers run a shell script. ``fields`` are fields of the pod's spec."""
         container = {"name": "tensorflow", "image": "none", "command": ["sh", "-c", f": {self.token}; {script}"]}
         template = {"spec": {"terminationGracePeriodSeconds": 5, "containers": [container], **fields}}
         worker = {"replicas": workers, "restartPolicy": "Never", "template": template}
@@ -81,7 +81,7 @@ class Program:
         }
 
     def processes(self) -> list[str]:
-        """The command lines of processes of this test's jobs, and of its supervisors."""
+        """The command lines of processes of this test's jobs and supervisors."""
         found = []
         for entry in Path("/proc").iterdir():
             if not entry.name.isdecimal():
@@ -95,13 +95,13 @@ class Program:
         return found
 
     def leftovers(self) -> list[str]:
-        """What a run has left behind: processes and files."""
+        """The processes and files that a run has left behind."""
         return [*self.processes(), *_everything_in(self.env["TMPDIR"])]
 
 
 @pytest.fixture
 def tf_dist(tmp_path: Path) -> Iterator[Program]:
-    # The node's sockets live below TMPDIR, and the path of a socket may have 107 characters only.
+    # The node's sockets are below TMPDIR, and the path of a socket can have only 107 characters.
     scratch = tempfile.mkdtemp(prefix="td-")
     env = surroundings(tmp_path, scratch) | {"PYTHONUNBUFFERED": "1"}
     try:
@@ -112,7 +112,7 @@ def tf_dist(tmp_path: Path) -> Iterator[Program]:
 
 @pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
-    """The program with a local cluster that is up."""
+    """The program with a running local cluster."""
     scratch = tempfile.mkdtemp(prefix="td-")
     folder = tmp_path_factory.mktemp("local")
     program = Program(folder, surroundings(folder, scratch))
@@ -126,7 +126,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
 
 
 def eventually(condition: Callable[[], bool], patience: float = PATIENCE) -> bool:
-    """Whether it comes true in time."""
+    """Whether the condition becomes true in time."""
     deadline = time.monotonic() + patience
     while not condition():
         if time.monotonic() > deadline:
@@ -136,5 +136,5 @@ def eventually(condition: Callable[[], bool], patience: float = PATIENCE) -> boo
 
 
 def _everything_in(folder: str) -> list[str]:
-    """All files and folders below; what goes away meanwhile is no error."""
+    """All files and folders below the folder. Files that disappear meanwhile are not errors."""
     return [os.path.join(parent, name) for parent, *names in os.walk(folder) for group in names for name in group]

@@ -1,4 +1,4 @@
-"""Programs that run while a test looks on: their output up to a line or to its end, plain or on a terminal."""
+"""Running programs and their output, up to a line or to the end, in a pipe or on a terminal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.cli.conftest import PROGRAM, Program
 from tests.cli.ready import Started
 
 FOREVER = "trap 'exit 143' TERM; echo up; while :; do sleep 0.05; done"
-"""A script of a job that goes on until it is asked to end."""
+"""The script of a job that runs until it is terminated."""
 
 
 def until(process: subprocess.Popen[str] | Started, *texts: str) -> str:
@@ -43,9 +43,9 @@ def on_terminal(
     interrupted_at: bytes = b"",
     **env: str,
 ) -> tuple[int, str]:
-    """Exit code and output of a command on a terminal of 100 columns; ``seen`` gets all there is so far.
+    """Exit code and output of a command on a terminal of 100 columns. ``seen`` is called with the output so far.
 
-    ``interrupted_at``: when the output has this text, the command is interrupted once.
+    The command is interrupted once when its output contains ``interrupted_at``.
     """
     ours, theirs = pty.openpty()
     settings = {**tf_dist.env, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40", **env}
@@ -73,5 +73,5 @@ def on_terminal(
 
 
 def name() -> str:
-    """A name that no other job has."""
+    """A unique name for a job."""
     return f"job-{uuid.uuid4().hex[:6]}"

@@ -1,7 +1,7 @@
-"""Runs of the program that begin at once: each is a process of its own, forked off one that has imported everything.
+"""Runs of the program that start immediately, in processes forked from a process with all imports done.
 
-Of a second that a short command takes, the imports are nine tenths. What needs a start from nothing, or a terminal,
-starts the program itself (``Program.start_anew``).
+Imports are nine tenths of the second that a short command takes. Tests that need a new interpreter or a terminal start
+the program themselves (``Program.start_anew``).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _FORKS.set_forkserver_preload(["__main__", __name__])
 def run(
     arguments: Sequence[str], folder: Path, env: Mapping[str, str], stdin: bytes, timeout: float
 ) -> subprocess.CompletedProcess[bytes]:
-    """What ``subprocess.run`` does with the program."""
+    """Run the program like ``subprocess.run``."""
     with tempfile.TemporaryDirectory(prefix="said-") as said:
         streams = [Path(said, name) for name in ("stdin", "stdout", "stderr")]
         streams[0].write_bytes(stdin)
@@ -55,13 +55,13 @@ def run(
 
 
 def tf_dist(*arguments: str, stdin: str = "", env: Mapping[str, str] = os.environ) -> subprocess.CompletedProcess[str]:
-    """Run it here, to its end; what it said as text."""
+    """Run the program in the current folder to its end, with its output as text."""
     done = run(arguments, Path.cwd(), env, stdin.encode(), timeout=240)
     return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
 class Started:
-    """A run that a test looks on at: of ``subprocess.Popen`` what that takes. Both of its outputs are ``stdout``."""
+    """A running program with the needed part of ``subprocess.Popen``. ``stdout`` contains both outputs."""
 
     def __init__(self, arguments: Sequence[str], folder: Path, env: Mapping[str, str], *, text: bool = False) -> None:
         reader, writer = _FORKS.Pipe(duplex=False)
@@ -92,7 +92,7 @@ class Started:
 
 
 def _run(arguments: list[str], folder: Path, env: dict[str, str], streams: list[Path] | Connection) -> None:
-    """In the new process: make everything as the start of a program finds it, then run it."""
+    """Prepare the new process like the start of a program, then run the program."""
     _open(streams)
     raw = env.get("PYTHONUNBUFFERED")
     sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), "utf-8", "surrogateescape")
@@ -118,7 +118,7 @@ def _run(arguments: list[str], folder: Path, env: dict[str, str], streams: list[
 
 
 def _open(streams: list[Path] | Connection) -> None:
-    """Make these the first three files: input, output, errors; or nothing to read, and one pipe for both others."""
+    """Open standard input, output and error: three files, or no input and one pipe for both outputs."""
     if isinstance(streams, Connection):
         opened = [os.open(os.devnull, os.O_RDONLY), os.dup(streams.fileno()), os.dup(streams.fileno())]
         streams.close()

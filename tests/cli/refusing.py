@@ -1,4 +1,4 @@
-"""A server that answers requests for some kinds as a test says, and all others that there is nothing."""
+"""A server with the given answers for some kinds. It answers all other requests with 404."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
 STORED: Final[dict[str, Any]] = {}
-"""In place of a body: a write is accepted and answered with what was written, a read with the last write."""
+"""Instead of a body: the server accepts writes and returns the object, and answers reads with the last write."""
 
 
 @contextmanager
 def refusing(answers: dict[str, tuple[int, Any]]) -> Iterator[str]:
-    """The URL of a server that answers requests for these plurals so, and all others that there is nothing."""
+    """The URL of a server with these answers for plurals. It answers all other requests with 404."""
 
     written: dict[str, dict[str, Any]] = {}
 

@@ -1,4 +1,4 @@
-"""What holds for every command: usage, versions, errors without tracebacks, start-up without the heavy parts."""
+"""Behaviour of all commands: usage, version, errors without tracebacks, and imports at start-up."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tf_dist.client.wait import GoalNotReached
 
 
 @pytest.mark.parametrize("command", [*(one.name for one in COMMAND_TABLE if one.name != "argo-launch"), "local up"])
-def test_help_of_every_command(tf_dist: Program, command: str) -> None:
+def test_help_shows_usage_and_examples(tf_dist: Program, command: str) -> None:
     found = tf_dist(*command.split(), "--help")
     assert found.returncode == 0
     assert "Usage: tf-dist" in found.stdout
@@ -29,18 +29,18 @@ def test_help_of_every_command(tf_dist: Program, command: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code"), [("", 2), ("--plain", 2), ("-h", 0), ("--plain --help", 0), ("--help run", 0)]
 )
-def test_shows_the_help_of_the_program(tf_dist: Program, arguments: str, code: int) -> None:
+def test_program_help_lists_commands(tf_dist: Program, arguments: str, code: int) -> None:
     found = tf_dist(*arguments.split())
     assert (found.returncode, found.stderr) == (code, "")
     assert all(f"  {command.name} " in found.stdout for command in COMMAND_TABLE)
 
 
-def test_completes_the_name_of_a_command(tf_dist: Program) -> None:
+def test_completes_command_name(tf_dist: Program) -> None:
     asked = {"_TF_DIST_COMPLETE": "complete_bash", "COMP_WORDS": "tf-dist va", "COMP_CWORD": "1"}
     assert tf_dist(**asked).stdout.split() == ["validate"]
 
 
-def test_version(tf_dist: Program) -> None:
+def test_version_is_printed(tf_dist: Program) -> None:
     assert tf_dist("--version").stdout == f"tf-dist {__version__}\n"
 
 
@@ -81,7 +81,7 @@ def test_version(tf_dist: Program) -> None:
         (["run", "x.yaml", "--fallback", "x.json"], "--fallback: 'x.json' cannot be read as JSON"),
     ],
 )
-def test_bad_usage(tf_dist: Program, arguments: list[str], told: str) -> None:
+def test_usage_error_exits_with_2(tf_dist: Program, arguments: list[str], told: str) -> None:
     found = tf_dist(*arguments)
     assert (found.returncode, found.stdout) == (2, "")
     assert told in found.stderr
@@ -91,7 +91,7 @@ def test_bad_usage(tf_dist: Program, arguments: list[str], told: str) -> None:
 
 
 @pytest.mark.parametrize("arguments", [[], ["local"], ["workflows"]], ids=" ".join)
-def test_without_a_command_there_is_help_and_no_complaint(tf_dist: Program, arguments: list[str]) -> None:
+def test_missing_command_prints_help(tf_dist: Program, arguments: list[str]) -> None:
     found = tf_dist(*arguments)
     assert (found.returncode, found.stderr) == (2, "")
     assert "Usage: tf-dist" in found.stdout
@@ -100,7 +100,7 @@ def test_without_a_command_there_is_help_and_no_complaint(tf_dist: Program, argu
 @pytest.mark.parametrize(
     "arguments", [["get"], ["submit", "job.yaml"], ["logs", "x"], ["delete", "x"], ["explain", "x"]]
 )
-def test_without_a_cluster(tf_dist: Program, arguments: list[str]) -> None:
+def test_missing_cluster_is_reported(tf_dist: Program, arguments: list[str]) -> None:
     tf_dist.write("job.yaml", tf_dist.job())
     found = tf_dist(*arguments)
     assert found.returncode == 75
@@ -108,7 +108,7 @@ def test_without_a_cluster(tf_dist: Program, arguments: list[str]) -> None:
     assert "tf-dist local up" in found.stderr
 
 
-def test_a_traceback_only_for_those_who_ask(tf_dist: Program) -> None:
+def test_debug_option_prints_traceback(tf_dist: Program) -> None:
     assert "Traceback" not in tf_dist("get").stderr
     for found in (tf_dist("--debug", "get"), tf_dist("get", TF_DIST_DEBUG="1")):
         assert "Traceback" in found.stderr
@@ -138,7 +138,7 @@ def test_a_traceback_only_for_those_who_ask(tf_dist: Program) -> None:
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )
-def test_exit_codes_of_commands_and_steps(error: errors.TFDistError, code: int) -> None:
+def test_exit_code_of_error(error: errors.TFDistError, code: int) -> None:
     assert exit_codes.exit_code_of_error(error) == code
 
 
@@ -171,7 +171,7 @@ def test_exit_codes_of_commands_and_steps(error: errors.TFDistError, code: int) 
         ),
     ],
 )
-def test_nothing_heavy_is_imported(tf_dist: Program, arguments: list[str], forbidden: set[str]) -> None:
+def test_command_imports_no_heavy_modules(tf_dist: Program, arguments: list[str], forbidden: set[str]) -> None:
     assert [name for name in sorted(forbidden) if name.startswith("tf_dist.") and not find_spec(name)] == []
     tf_dist.write("job.yaml", tf_dist.job())
     script = (
@@ -186,7 +186,7 @@ def test_nothing_heavy_is_imported(tf_dist: Program, arguments: list[str], forbi
     assert not forbidden & set(modules)
 
 
-def test_the_package_is_the_program_too() -> None:
+def test_package_runs_as_program() -> None:
     said = subprocess.run([sys.executable, "-m", "tf_dist", "--version"], capture_output=True, text=True, check=True)
     assert said.stdout.strip().endswith(__version__)
 
@@ -203,10 +203,8 @@ WRITING = [
 
 @pytest.mark.parametrize("arguments", WRITING, ids=" ".join)
 @pytest.mark.parametrize(("output", "problem"), [("/dev/full", "No space left on device"), ("&-", "not writable")])
-def test_output_that_cannot_be_written_is_an_error(
-    tf_dist: Program, output: str, problem: str, arguments: list[str]
-) -> None:
-    """What was asked for is lost: that is not a success."""
+def test_unwritable_output_is_error(tf_dist: Program, output: str, problem: str, arguments: list[str]) -> None:
+    """The output is lost, so the command must not succeed."""
     tf_dist.write("job.yaml", tf_dist.job())
     command = ["sh", "-c", f'exec "$@" >{output}', "sh", *PROGRAM, *arguments]
     found = subprocess.run(command, cwd=tf_dist.folder, env=tf_dist.env, stderr=PIPE)
@@ -218,14 +216,14 @@ def test_output_that_cannot_be_written_is_an_error(
 
 
 @pytest.mark.parametrize("command", ["validate", "plan", "run", "submit", "convert --to kubeflow.org/v1"])
-def test_a_closed_standard_input_is_said_and_is_no_defect(tf_dist: Program, command: str) -> None:
+def test_closed_standard_input_is_reported(tf_dist: Program, command: str) -> None:
     shell = ["sh", "-c", 'exec "$@" <&-', "sh", *PROGRAM, *command.split(), "-"]
     found = subprocess.run(shell, cwd=tf_dist.folder, env=tf_dist.env, capture_output=True, text=True)
     assert found.returncode == 2
     assert "error: (standard input): is closed\n" in found.stdout + found.stderr
 
 
-def test_where_nothing_can_be_said_the_exit_code_still_says_it(tf_dist: Program) -> None:
+def test_exit_code_is_right_without_any_output(tf_dist: Program) -> None:
     tf_dist.write("job.yaml", tf_dist.job())
     for name, code in (("job.yaml", 1), ("missing.yaml", 2)):
         command = ["sh", "-c", 'exec "$@" >&- 2>&-', "sh", *PROGRAM, "plan", name]
@@ -233,7 +231,7 @@ def test_where_nothing_can_be_said_the_exit_code_still_says_it(tf_dist: Program)
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_dry_run_whose_reader_has_left_is_no_defect(tf_dist: Program, unbuffered: str) -> None:
+def test_dry_run_with_closed_pipe_exits_with_141(tf_dist: Program, unbuffered: str) -> None:
     command = [*PROGRAM, "argo-launch", f"job_file={tf_dist.write('job.yaml', tf_dist.job())}", "--dry-run"]
     env = {**tf_dist.env, "PYTHONUNBUFFERED": unbuffered}
     reader, writer = os.pipe()

@@ -1,4 +1,4 @@
-"""Options that stand for annotations of the job."""
+"""Options that become annotations of the job."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tf_dist.core.model.overrides import apply_overrides, parse_overrides
 from tf_dist.errors import InvalidJob
 
 
-def test_policies_of_a_pipeline_are_annotations_of_the_job() -> None:
+def test_policies_become_annotations() -> None:
     changes = policy_changes(['{"workers": 4}', '{"queue_name": "spot"}'], "fallback", None, "10m")
     document = apply_overrides({"metadata": {"name": "a"}}, parse_overrides(strings=changes))
     assert document["metadata"]["annotations"] == {
@@ -39,17 +39,17 @@ def test_policies_of_a_pipeline_are_annotations_of_the_job() -> None:
         ([], "10m", "--admission-timeout: sets the time before a fallback, but there is no fallback"),
     ],
 )
-def test_wrong_ones_are_refused(fallback: list[str], timeout: str, told: str) -> None:
+def test_invalid_policies_are_rejected(fallback: list[str], timeout: str, told: str) -> None:
     with pytest.raises(InvalidJob, match=told):
         policy_changes(fallback, None, None, timeout)
 
 
 @pytest.mark.parametrize("text", ["soon", "{{inputs.parameters.timeout}}"])
-def test_a_time_that_is_none_is_refused(text: str) -> None:
+def test_invalid_time_is_rejected(text: str) -> None:
     with pytest.raises(InvalidJob, match=r"--timeout: .* is not a time"):
         parse_seconds(text)
 
 
-def test_errors_of_policies_name_the_option() -> None:
+def test_policy_errors_name_option() -> None:
     with pytest.raises(InvalidJob, match=r"^--on-eviction: there is no fallback \(add --fallback, "):
         policy_changes((), "fallback", None, "")

@@ -1,4 +1,4 @@
-"""What a person at a terminal sees."""
+"""The output on a terminal."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from tests.cli.conftest import Program
 from tests.cli.processes import on_terminal
 
 
-def test_a_run_is_a_live_table_below_the_lines(tf_dist: Program) -> None:
+def test_run_shows_live_table_below_lines(tf_dist: Program) -> None:
     words = ("replica", "state", "restarts", "accuracy", "last line", "0.2000", "0s ago", "\x1b[36mworker-0 |")
-    # It goes on until all of them were shown, however seldom the table is drawn; a minute or more must do.
+    # The job runs until the table has shown all words, but at most for a minute.
     script = "for i in $(seq 300); do test -e shown && exit 0; echo step=2 loss=0.2 accuracy=0.92; sleep 0.2; done"
 
     def seen(text: bytes) -> None:
@@ -27,7 +27,7 @@ def test_a_run_is_a_live_table_below_the_lines(tf_dist: Program) -> None:
 
 
 @pytest.mark.parametrize("how", [{"NO_COLOR": "1"}, {"TERM": "dumb"}, {}])
-def test_plain_where_it_is_wanted(tf_dist: Program, how: dict[str, str]) -> None:
+def test_output_is_plain_on_request(tf_dist: Program, how: dict[str, str]) -> None:
     plain = [] if how else ["--plain"]
     code, text = on_terminal(tf_dist, "run", tf_dist.write("job.yaml", tf_dist.job("echo hello")), *plain, **how)
     assert code == 0
@@ -35,7 +35,7 @@ def test_plain_where_it_is_wanted(tf_dist: Program, how: dict[str, str]) -> None
     assert "\x1b" not in text
 
 
-def test_a_job_cannot_steer_the_terminal(tf_dist: Program) -> None:
+def test_terminal_control_sequences_of_job_are_removed(tf_dist: Program) -> None:
     script = r"printf '\033]0;title\007\033[2J\033[31mred\033[0m\n[bold]markup[/bold]\n'"
     _, text = on_terminal(tf_dist, "run", tf_dist.write("job.yaml", tf_dist.job(script)))
     assert "\x1b[2J" not in text
@@ -44,7 +44,7 @@ def test_a_job_cannot_steer_the_terminal(tf_dist: Program) -> None:
     assert "[bold]markup[/bold]" in text
 
 
-def test_problems_are_coloured(tf_dist: Program) -> None:
+def test_problems_are_colored(tf_dist: Program) -> None:
     code, text = on_terminal(tf_dist, "validate", tf_dist.write("job.yaml", tf_dist.job(name="Bad")))
     assert code == 2
     assert "\x1b[31;1merror\x1b[0m: job.yaml:1:" in text

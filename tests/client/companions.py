@@ -1,4 +1,4 @@
-"""What stands beside a job, small."""
+"""Small companion objects of a job."""
 
 from __future__ import annotations
 

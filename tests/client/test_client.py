@@ -1,4 +1,4 @@
-"""The Client against an embedded cluster with real processes."""
+"""The Client with an embedded cluster and real processes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def job(script: str, **fields: Any) -> TFJob:
     return TFJob(f"job-{next(_numbers)}", image="none", command=["sh", "-c", script], **(usual | fields))
 
 
-def test_a_job_from_submit_to_delete(client: Client) -> None:
+def test_job_from_submit_to_delete(client: Client) -> None:
     stored = client.submit(job("echo hello; echo accuracy=0.5", workers=2))
     done = client.wait(stored, timeout=SECONDS)
     assert done.outcome is not None
@@ -71,7 +71,7 @@ def test_a_job_from_submit_to_delete(client: Client) -> None:
         client.delete(stored.name)
 
 
-def test_a_failure_is_an_outcome_of_one_wait_and_an_error_of_another(client: Client) -> None:
+def test_failed_job_is_outcome_or_error_depending_on_goal(client: Client) -> None:
     stored = client.submit(job("echo why; exit 3"))
     outcome = client.wait(stored, timeout=SECONDS).outcome
     assert outcome is not None
@@ -86,7 +86,7 @@ def test_a_failure_is_an_outcome_of_one_wait_and_an_error_of_another(client: Cli
     assert "worker-0" in f"{finding.summary} {finding.detail}"
 
 
-def test_lines_have_their_replica(client: Client) -> None:
+def test_log_lines_have_replica(client: Client) -> None:
     stored = client.submit(job("for i in 1 2 3; do echo $i; done", workers=2))
     followed = [(str(line.replica), line.text) for line in client.logs(stored, follow=True)]
     assert sorted(followed) == [(f"worker-{index}", str(i)) for index in (0, 1) for i in (1, 2, 3)]
@@ -100,7 +100,7 @@ def test_lines_have_their_replica(client: Client) -> None:
 
 
 @pytest.mark.parametrize(("server", "here"), [("", True), ("http://localhost:1", True), ("https://10.0.0.1", False)])
-def test_the_folder_of_a_file_means_something_on_this_machine_alone(tmp_path: Path, server: str, here: bool) -> None:
+def test_folder_of_file_is_stored_only_for_local_cluster(tmp_path: Path, server: str, here: bool) -> None:
     (tmp_path / "job.yaml").write_text(TFJob("job", image="none", command=["pwd"]).to_yaml())
     place = KubeContext("there", server, "default", {}, lambda: Credential({})) if server else None
     client = Client(connection=Connection(MemoryCluster(), "default", "the test's cluster", place))
@@ -108,7 +108,7 @@ def test_the_folder_of_a_file_means_something_on_this_machine_alone(tmp_path: Pa
     assert job.stored["metadata"].get("annotations", {}).get(WORKDIR) == (str(tmp_path) if here else None)
 
 
-def test_a_job_that_is_suspended_resumed_and_scaled(client: Client) -> None:
+def test_suspends_resumes_and_scales_job(client: Client) -> None:
     stored = client.submit(job(FOREVER))
     client.wait(stored, until="running", timeout=SECONDS)
     assert client.scale(stored, 1) is stored
@@ -129,7 +129,7 @@ def test_a_job_that_is_suspended_resumed_and_scaled(client: Client) -> None:
         client.wait(stored, timeout=SECONDS)
 
 
-def test_a_job_that_never_started_has_no_log_and_says_what_to_ask(client: Client) -> None:
+def test_logs_of_unstarted_job_suggest_explain(client: Client) -> None:
     stored = client.submit(job("true", run_policy={"suspend": True}))
     client.wait(stored, until="suspended", timeout=SECONDS)
     with pytest.raises(Unavailable) as caught:
@@ -138,7 +138,7 @@ def test_a_job_that_never_started_has_no_log_and_says_what_to_ask(client: Client
     client.delete(stored)
 
 
-def test_a_job_whose_pods_were_deleted_says_where_its_log_is(client: Client) -> None:
+def test_logs_of_deleted_pods_suggest_clean_pod_policy(client: Client) -> None:
     stored = client.submit(job("echo trained", run_policy={"cleanPodPolicy": "All"}))
     client.wait(stored, timeout=SECONDS)
     until(lambda: not client.pods(stored), SECONDS)
@@ -148,7 +148,7 @@ def test_a_job_whose_pods_were_deleted_says_where_its_log_is(client: Client) -> 
     client.delete(stored)
 
 
-def test_what_is_asked_wrongly_says_where_and_what(client: Client) -> None:
+def test_errors_name_problem_and_hint(client: Client) -> None:
     stored = client.submit(job("true", namespace="default"))
     with pytest.raises(InvalidJob) as caught:
         client.wait(stored, until="succeded")
@@ -170,7 +170,7 @@ def test_what_is_asked_wrongly_says_where_and_what(client: Client) -> None:
         client.get(stored)
 
 
-def test_a_notebook_shows_tables_of_what_others_wrote(client: Client) -> None:
+def test_notebook_tables_escape_html(client: Client) -> None:
     evil = {"note": "<script>"}
     stored = client.submit(job("true", labels={"team": "html"}, annotations=evil))
     client.wait(stored, timeout=SECONDS)
@@ -187,7 +187,7 @@ def _watchers(kind: str = "tfjobs") -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name == f"informer-{kind}"]
 
 
-def test_coroutines_wait_together_and_leave_nothing_behind(client: Client) -> None:
+def test_concurrent_coroutines_wait_and_leave_no_threads(client: Client) -> None:
     good, bad = client.submit(job("sleep 0.1")), client.submit(job("exit 1"))
     before = len(_watchers())
 
@@ -201,7 +201,7 @@ def test_coroutines_wait_together_and_leave_nothing_behind(client: Client) -> No
     until(lambda: len(_watchers()) == before, SECONDS)
 
 
-def test_a_coroutine_that_waits_can_be_cancelled_and_has_a_limit(client: Client) -> None:
+def test_wait_async_can_be_cancelled_and_times_out(client: Client) -> None:
     stored = client.submit(job(FOREVER))
 
     async def cancelled() -> None:
@@ -224,7 +224,7 @@ def test_a_coroutine_that_waits_can_be_cancelled_and_has_a_limit(client: Client)
     assert asyncio.run(deleted()).uid == stored.uid
 
 
-def test_changes_of_kinds_that_cannot_be_seen_are_left_out_unless_no_other_can(client: Client) -> None:
+def test_watch_skips_forbidden_kind_unless_all_are_forbidden(client: Client) -> None:
     hidden: set[str] = set()
 
     def before(verb: str, resource: Resource, *_: Any, **__: Any) -> None:
@@ -238,7 +238,7 @@ def test_changes_of_kinds_that_cannot_be_seen_are_left_out_unless_no_other_can(c
     hidden.add("jobs")
     changes = watching.watch()
     assert stored.uid in {one.uid for _, one in itertools.islice(changes, len(client.list()))}
-    until(lambda: len(_watchers("jobs")) == others_before, SECONDS)  # that of our own has said that it may not look
+    until(lambda: len(_watchers("jobs")) == others_before, SECONDS)  # the new informer has reported Forbidden
     client.cluster.patch(stored.resource, "default", stored.name, {"metadata": {"labels": {"seen": "once-more"}}})
     assert any(one.stored["metadata"].get("labels") == {"seen": "once-more"} for _, one in changes)
     changes.close()  # type: ignore[attr-defined]

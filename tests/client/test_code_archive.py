@@ -1,4 +1,4 @@
-"""The folder of code that goes along with a job: which files are in the archive, and what is refused."""
+"""The code folder of a job: the files in the archive, and rejected folders."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def packed_names(folder: Path) -> list[str]:
     return list(unpacked(pack_code(folder)))
 
 
-def test_same_files_have_the_same_bytes(tmp_path: Path) -> None:
+def test_archive_is_reproducible(tmp_path: Path) -> None:
     for name in ("one", "two"):
         write(tmp_path / name, **{"b/train.py": "print(1)", "a.py": "", "b.py": ""})
     os.utime(tmp_path / "two" / "a.py", (1, 1))
@@ -41,7 +41,7 @@ def test_same_files_have_the_same_bytes(tmp_path: Path) -> None:
     assert pack_code(tmp_path / "one") != pack_code(tmp_path / "two")
 
 
-def test_files_keep_content_and_execute_bit_and_have_no_owner(tmp_path: Path) -> None:
+def test_files_keep_execute_bit_and_have_no_owner(tmp_path: Path) -> None:
     long = "/".join(["a-folder-with-a-long-name"] * 8) + "/ünicode.txt"
     write(tmp_path, **{"run": "#!/bin/sh\n", long: "x"})
     (tmp_path / "run").chmod(0o755)
@@ -52,7 +52,7 @@ def test_files_keep_content_and_execute_bit_and_have_no_owner(tmp_path: Path) ->
     }
 
 
-def test_leaves_out_repositories_environments_caches_and_ignored_files(tmp_path: Path) -> None:
+def test_excludes_repositories_environments_caches_and_ignored_files(tmp_path: Path) -> None:
     write(
         tmp_path,
         **{
@@ -67,26 +67,26 @@ def test_leaves_out_repositories_environments_caches_and_ignored_files(tmp_path:
     assert names == ["a.log", "deep/notes.txt", "keep.log", "pkg/x.py", "train.py"]
 
 
-def test_leaves_out_files_that_hold_secrets_unless_told_otherwise(tmp_path: Path) -> None:
+def test_excludes_files_with_secrets_by_default(tmp_path: Path) -> None:
     write(tmp_path, **{"train.py": "", ".env": "", "prod.env": "", "pkg/.env.local": "", ".netrc": "", ".ssh/id": ""})
     assert packed_names(tmp_path) == ["train.py"]
     write(tmp_path, **{".tfdistignore": "!prod.env"})
     assert packed_names(tmp_path) == [".tfdistignore", "prod.env", "train.py"]
 
 
-def test_patterns_of_the_repository_around_the_folder_count(tmp_path: Path) -> None:
+def test_applies_ignore_patterns_of_enclosing_repository(tmp_path: Path) -> None:
     write(tmp_path, **{".gitignore": "*.log", "repo/.git/config": "", "repo/.gitignore": "out/\n/src/secret\n"})
     write(tmp_path / "repo" / "src", **{"train.py": "", "out/x": "", "secret": "", "a.log": ""})
     assert packed_names(tmp_path / "repo" / "src") == ["a.log", "train.py"]
 
 
-def test_folder_that_its_repository_ignores_goes_along(tmp_path: Path) -> None:
+def test_includes_folder_that_repository_ignores(tmp_path: Path) -> None:
     write(tmp_path, **{".git/config": "", ".gitignore": "scratch/\n"})
     write(tmp_path / "scratch", **{"train.py": "", "a.log": "", ".gitignore": "*.log\n", "sub/conda-meta/history": ""})
     assert packed_names(tmp_path / "scratch") == [".gitignore", "train.py"]
 
 
-def test_links_inside_stay_links_and_others_are_refused(tmp_path: Path) -> None:
+def test_keeps_links_inside_folder_and_rejects_others(tmp_path: Path) -> None:
     folder = tmp_path / "project"
     write(folder, **{"pkg/train.py": "", "data/x": ""})
     (folder / "pkg" / "relative").symlink_to("../data")
@@ -100,7 +100,7 @@ def test_links_inside_stay_links_and_others_are_refused(tmp_path: Path) -> None:
     assert "secret" not in packed_names(folder)
 
 
-def test_refuses_folder_whose_program_stays_behind(tmp_path: Path) -> None:
+def test_rejects_folder_that_excludes_program(tmp_path: Path) -> None:
     write(tmp_path, **{"train.py": "", "pkg/run.py": "", ".gitignore": "run.py\n"})
     assert pack_code(tmp_path, ["python", "-u", "./train.py", "missing.py", "/etc/passwd", "x" * 5000, "a\0b"])
     with pytest.raises(InvalidJob, match=r"^code: .* is sent without pkg/run\.py, .*") as refused:
@@ -114,7 +114,7 @@ def test_refuses_folder_whose_program_stays_behind(tmp_path: Path) -> None:
         pack_code(tmp_path, ["pkg/run.py"])
 
 
-def test_passes_over_sockets_and_pipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_skips_sockets_and_pipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, **{"train.py": ""})
     os.mkfifo(tmp_path / "pipe")
     monkeypatch.chdir(tmp_path)
@@ -123,7 +123,7 @@ def test_passes_over_sockets_and_pipes(tmp_path: Path, monkeypatch: pytest.Monke
         assert packed_names(tmp_path) == ["train.py"]
 
 
-def test_refuses_what_is_too_large_with_its_largest_files(tmp_path: Path) -> None:
+def test_rejects_large_folder_and_lists_largest_files(tmp_path: Path) -> None:
     for number in range(12):
         (tmp_path / f"part-{number:02}").write_bytes(os.urandom((number + 1) << 17))
     with pytest.raises(InvalidJob) as refused:
@@ -135,7 +135,7 @@ def test_refuses_what_is_too_large_with_its_largest_files(tmp_path: Path) -> Non
     assert ".tfdistignore" in told
 
 
-def test_refuses_sparse_file_and_many_files_without_reading_them(tmp_path: Path) -> None:
+def test_rejects_sparse_file_and_many_files(tmp_path: Path) -> None:
     with (tmp_path / "huge").open("wb") as file:
         file.truncate(1 << 40)
     with pytest.raises(InvalidJob, match=r"has 1048576\.0 MiB, and 64 MiB can be sent.*huge \(1048576\.0 MiB\)"):
@@ -148,13 +148,13 @@ def test_refuses_sparse_file_and_many_files_without_reading_them(tmp_path: Path)
 
 
 @pytest.mark.parametrize("files", [{}, {".gitignore": "*"}, {"env/pyvenv.cfg": ""}])
-def test_refuses_folder_without_files(tmp_path: Path, files: dict[str, str]) -> None:
+def test_rejects_folder_without_files(tmp_path: Path, files: dict[str, str]) -> None:
     write(tmp_path, **files)
     with pytest.raises(InvalidJob, match="has no files to send"):
         pack_code(tmp_path)
 
 
-def test_names_every_line_of_an_ignore_file_that_is_not_a_pattern(tmp_path: Path) -> None:
+def test_reports_invalid_ignore_patterns_with_lines(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
     (tmp_path / ".tfdistignore").write_text("*.bin\n!\n[a\n\\\n")
     with pytest.raises(InvalidJob) as told:
@@ -165,14 +165,14 @@ def test_names_every_line_of_an_ignore_file_that_is_not_a_pattern(tmp_path: Path
     ]
 
 
-def test_refuses_what_is_not_a_folder(tmp_path: Path) -> None:
+def test_rejects_path_that_is_not_a_folder(tmp_path: Path) -> None:
     for path in (tmp_path / "missing", Path(__file__)):
         with pytest.raises(InvalidJob, match=r"^code: .* is not a folder"):
             pack_code(path)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may search every folder, and read every file")
-def test_refuses_unreadable_file(tmp_path: Path) -> None:
+def test_rejects_unreadable_file(tmp_path: Path) -> None:
     write(tmp_path, **{"train.py": "", "secret": ""})
     (tmp_path / "secret").chmod(0)
     with pytest.raises(InvalidJob, match="secret cannot be read: Permission denied"):
@@ -183,6 +183,6 @@ KERNEL = Path("/proc/sys/kernel/random")
 
 
 @pytest.mark.skipif(not KERNEL.is_dir(), reason="needs files whose content is longer than they say")
-def test_refuses_file_that_changes_while_it_is_read() -> None:
+def test_rejects_file_that_changes_while_read() -> None:
     with pytest.raises(InvalidJob, match="boot_id changed while it was packed"):
         pack_code(KERNEL)

@@ -1,4 +1,4 @@
-"""Programs that wait for a job lead its namespace while nobody else does: on the embedded API server and a real one."""
+"""Programs that wait for a job lead its namespace if it has no leader, with the embedded API server and a real one."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class _InTheNamespace(Fault):
 
 @dataclass
 class Arena:
-    """A namespace of a cluster with one node, on which nothing runs; ``admin`` may do everything."""
+    """A namespace of a cluster with one node without a kubelet. ``admin`` has all rights."""
 
     admin: RestCluster
     kubeconfig: str
@@ -74,7 +74,7 @@ class Arena:
     real: bool
 
     def host(self, kubeconfig: str = "") -> ControllerHost:
-        """One that is not started yet, of another process as far as the cluster can tell."""
+        """A host that is not started yet. For the cluster, it looks like another process."""
         connection = connect(kubeconfig or self.kubeconfig)
         self.stack.callback(connection.close)
         assert connection.place is not None
@@ -91,19 +91,19 @@ class Arena:
         return sorted(pod["metadata"]["uid"] for pod in found)
 
     def until_led(self, name: str) -> list[str]:
-        """Its controller has made its pods."""
+        """Wait until a controller has created the job's pods, and return their uids."""
         until(lambda: len(self.pods(name)) == 3, SECONDS)
         return self.pods(name)
 
     def holder(self) -> str:
-        """Who leads the namespace by a Lease of its own."""
+        """The holder of the namespace's Lease."""
         try:
             return str(self.admin.get(LEASES, *leader_lease(TFJOBS, self.namespace))["spec"].get("holderIdentity"))
         except NotFound:
             return ""
 
     def without_leases(self) -> str:
-        """A kubeconfig whose user may read the Lease of the cluster, and no other."""
+        """A kubeconfig whose user can read only the Lease of the cluster."""
         document = yaml.safe_load(Path(self.kubeconfig).read_text())
         if self.real:
             (user,) = document["users"]
@@ -142,7 +142,7 @@ class Arena:
 @pytest.fixture(params=["embedded", REAL])
 def arena(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Arena]:
     namespace = f"test-{secrets.token_hex(4)}"
-    # Of its own: on a real server other tests have controllers of the cluster, too.
+    # A separate system namespace, because other tests also run controllers of the cluster on a real server.
     monkeypatch.setenv(SYSTEM_NAMESPACE_VARIABLE, f"{namespace}-system")
     with ExitStack() as stack:
         real = request.param == "real"
@@ -172,8 +172,8 @@ def _tidy(admin: RestCluster, namespace: str) -> None:
         admin.delete(NAMESPACES, None, namespace)
 
 
-def test_of_two_hosts_one_leads_and_the_other_follows_when_it_ends(arena: Arena) -> None:
-    """Each sees to the jobs of both."""
+def test_second_host_leads_after_first_ends(arena: Arena) -> None:
+    """The leader reconciles the jobs of both hosts."""
     first = arena.host().start()
     try:
         a = arena.until_led(arena.submit("a").name)
@@ -189,7 +189,7 @@ def test_of_two_hosts_one_leads_and_the_other_follows_when_it_ends(arena: Arena)
     assert (arena.pods("a"), arena.pods("b")) == (a, b)
 
 
-def test_after_one_that_is_killed_another_leads(arena: Arena) -> None:
+def test_second_host_leads_after_first_is_killed(arena: Arena) -> None:
     command = [sys.executable, "-c", _LEADING, arena.kubeconfig, arena.namespace]
     process = subprocess.Popen(command, stdin=subprocess.PIPE)
     try:
@@ -207,7 +207,7 @@ def test_after_one_that_is_killed_another_leads(arena: Arena) -> None:
         process.communicate()
 
 
-def test_a_host_yields_to_a_controller_of_the_cluster_and_its_job_goes_on(arena: Arena) -> None:
+def test_host_yields_to_leader_of_cluster(arena: Arena) -> None:
     with arena.host() as host:
         job = arena.submit("a")
         pods = arena.until_led("a")
@@ -223,7 +223,7 @@ def test_a_host_yields_to_a_controller_of_the_cluster_and_its_job_goes_on(arena:
         arena.until_led(arena.submit("c").name)
 
 
-def test_without_rights_on_leases_a_host_waits_where_a_controller_leads(arena: Arena) -> None:
+def test_host_without_lease_rights_waits_for_existing_leader(arena: Arena) -> None:
     with controller(arena.admin) as leadership:
         until(lambda: bool(leadership.kinds()), SECONDS)
         with arena.host(arena.without_leases()) as host:
@@ -233,9 +233,7 @@ def test_without_rights_on_leases_a_host_waits_where_a_controller_leads(arena: A
 
 
 @pytest.mark.parametrize("released", [False, True], ids=["none was there", "a Lease is left"])
-def test_without_rights_on_leases_where_nobody_leads_it_says_which_right_is_missing(
-    arena: Arena, released: bool
-) -> None:
+def test_host_without_lease_rights_and_leader_reports_missing_right(arena: Arena, released: bool) -> None:
     if released:
         with controller(arena.admin) as leadership:
             until(lambda: bool(leadership.kinds()), SECONDS)
@@ -245,7 +243,7 @@ def test_without_rights_on_leases_where_nobody_leads_it_says_which_right_is_miss
     assert arena.namespace in f"{caught.value} {caught.value.hint}"
 
 
-def test_in_a_namespace_that_is_not_there_it_says_how_to_create_it(arena: Arena) -> None:
+def test_missing_namespace_suggests_creation(arena: Arena) -> None:
     arena.namespace = "nowhere"
     with pytest.raises(NotFound) as caught:
         arena.host().start()
@@ -253,7 +251,7 @@ def test_in_a_namespace_that_is_not_there_it_says_how_to_create_it(arena: Arena)
 
 
 @pytest.mark.parametrize("choice", DriverChoice)
-def test_whose_controller_is_a_choice(arena: Arena, choice: DriverChoice) -> None:
+def test_driver_choice_decides_about_hosted_controller(arena: Arena, choice: DriverChoice) -> None:
     connection = connect(arena.kubeconfig)
     arena.stack.callback(connection.close)
     key = JobKey(arena.namespace, "a")
@@ -261,8 +259,8 @@ def test_whose_controller_is_a_choice(arena: Arena, choice: DriverChoice) -> Non
         assert (host is None) is (choice is DriverChoice.CONTROLLER)
 
 
-def test_without_an_api_server_a_host_waits_for_it() -> None:
-    """What is to be done there says that it is away."""
+def test_host_waits_for_api_server() -> None:
+    """The host itself does not fail, because the caller's own requests report the missing API server."""
     place = KubeContext("here", "http://127.0.0.1:9", "default", {}, lambda: Credential({}))
     with place.cluster() as cluster, ControllerHost(place, cluster, "default", (TFJOBS,)) as host:
         assert not host.leads(TFJOBS)

@@ -1,4 +1,4 @@
-"""The logs of a job's containers: read in threads, and closed together at any moment."""
+"""The logs of a job's containers are read in threads and can be closed at any time."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SECONDS = 60
 
 
 class Endless(FixedStream):
-    """A stream that says nothing until it is closed."""
+    """A stream without lines that ends when it is closed."""
 
     def __init__(self) -> None:
         super().__init__([])
@@ -52,7 +52,7 @@ class Endless(FixedStream):
         self.closed.set()
 
 
-def test_all_end_when_it_is_closed_one_that_is_only_being_opened_included() -> None:
+def test_close_ends_open_and_opening_streams() -> None:
     job = StoredJob(TFJOBS, {**tfjob(), "metadata": {"name": "mnist", "namespace": "default", "uid": "u"}}).job
     labels = {names.REPLICA_TYPE: "worker", names.REPLICA_INDEX: "0"}
     started = [{"name": name, "state": {"running": {}}} for name in ("open", "slow")]
@@ -79,7 +79,7 @@ def test_all_end_when_it_is_closed_one_that_is_only_being_opened_included() -> N
 
 
 def worker(state: str, uid: str = "p") -> Object:
-    """A pod of a worker whose container is in this state."""
+    """A worker's pod with its container in this state."""
     body = pod("a")
     labels = {names.REPLICA_TYPE: "worker", names.REPLICA_INDEX: "0"}
     body["metadata"] |= {"namespace": "default", "uid": uid, "labels": labels}
@@ -91,13 +91,13 @@ def stored_job() -> StoredJob:
 
 
 class Said(list[LogLines | LogEnded]):
-    """What a follower has put."""
+    """The items that a follower has put."""
 
     put = list[LogLines | LogEnded].append
 
 
 class Queue:
-    """Threads of which none is free: what waits for one, and whether it is urgent."""
+    """A pool without free threads. It stores the waiting work and whether it is urgent."""
 
     def __init__(self) -> None:
         self.waiting: dict[Callable[[], None], bool] = {}
@@ -106,7 +106,7 @@ class Queue:
         self.waiting[work] = urgent
 
 
-def test_the_log_of_a_container_that_has_ended_becomes_urgent_and_is_read_once() -> None:
+def test_log_of_ended_container_becomes_urgent_and_is_read_once() -> None:
     queue, said = Queue(), Said()
     following = LogFollower(stored_job().job, lambda *_: FixedStream([b"step=1\n"]), said, start=queue.start)
     following.notice(worker("running", "goes on"))
@@ -130,7 +130,7 @@ def test_the_log_of_a_container_that_has_ended_becomes_urgent_and_is_read_once()
 
 
 class Asked:
-    """A cluster with one pod and its log, and the requests that it gets."""
+    """A cluster with one pod and its log that records requests."""
 
     def __init__(self, state: str) -> None:
         self.requests: list[str] = []
@@ -153,14 +153,14 @@ class Asked:
         (None, ["logs follow=True previous=False", "get", "logs follow=False previous=False"]),
     ],
 )
-def test_a_log_that_is_known_to_have_ended_takes_one_request(known: InstanceState | None, requests: list[str]) -> None:
+def test_log_of_ended_container_takes_one_request(known: InstanceState | None, requests: list[str]) -> None:
     cluster = Asked("terminated")
     open_log = log_opener(cluster, LogOptions(follow=True), lambda *_: known)
     assert list(open_log(cluster.pod, ContainerInstance("p", "main", 0))) == [b"step=1\n"]
     assert cluster.requests == requests
 
 
-def test_a_log_that_ends_is_judged_by_what_the_informer_has_seen() -> None:
+def test_end_of_log_is_checked_with_informer() -> None:
     cluster, states = Asked("running"), [InstanceState.RUNNING, InstanceState.ENDED]
     open_log = log_opener(cluster, LogOptions(follow=True), lambda *_: states.pop(0))
     assert list(open_log(cluster.pod, ContainerInstance("p", "main", 0))) == [b"step=1\n"]
@@ -168,7 +168,7 @@ def test_a_log_that_ends_is_judged_by_what_the_informer_has_seen() -> None:
 
 
 class Silent:
-    """A view that shows nothing; ``said``: the words of tf-dist itself."""
+    """A view that shows nothing. ``said`` contains the messages of tf-dist."""
 
     tick = None
 
@@ -185,7 +185,7 @@ class Silent:
         pass
 
 
-def test_a_refusal_is_followed_by_what_to_do_once() -> None:
+def test_rejected_pods_give_advice_once() -> None:
     view, job = Silent(), stored_job()
     rule = 'pods "a" is forbidden: violates PodSecurity "restricted:latest"'
     with JobInformer(job) as informer, MemoryCluster() as cluster:
@@ -199,7 +199,7 @@ def test_a_refusal_is_followed_by_what_to_do_once() -> None:
 
 
 @pytest.mark.parametrize("signals", [0, 1])
-def test_a_log_that_cannot_be_read_is_reported_unless_the_user_ends_the_job(signals: int) -> None:
+def test_unreadable_log_is_reported_unless_job_is_interrupted(signals: int) -> None:
     view, job = Silent(), stored_job()
     unread = LogEnded(ContainerInstance("p", "tf-dist-code", 0), "container tf-dist-code is waiting to start")
     with JobInformer(job) as informer, MemoryCluster() as cluster:
@@ -212,8 +212,8 @@ QUIET = 0.05
 
 
 @pytest.mark.parametrize("asked", [False, True])
-def test_a_log_that_waits_for_its_turn_is_not_silent(asked: bool) -> None:
-    """``asked``: it has had its turn, and says nothing: then it is given up."""
+def test_waiting_log_is_not_given_up(asked: bool) -> None:
+    """With ``asked``, a thread reads the log, which stays silent, so the monitor gives it up."""
     queue, stream, view, job = Queue(), Endless(), Silent(), stored_job()
     with JobInformer(job) as informer, MemoryCluster() as cluster:
         following = LogFollower(job.job, lambda *_: stream, informer, start=queue.start)
@@ -239,8 +239,8 @@ def test_a_log_that_waits_for_its_turn_is_not_silent(asked: bool) -> None:
 
 
 @given(st.data())
-def test_each_line_comes_once_however_pieces_and_connections_break(data: st.DataObject) -> None:
-    """Written at moments that may be equal, read in pieces of whole lines, and again after each break."""
+def test_lines_arrive_once_after_broken_connections(data: st.DataObject) -> None:
+    """Times of lines may be equal. The reader gets chunks of whole lines, and reads again after each break."""
     moments = sorted(data.draw(st.lists(st.integers(0, 3_000), min_size=1, max_size=30)))
     lines = [f"2026-11-27T12:00:0{at // 1000}.{at % 1000:03}Z line {n}\n".encode() for n, at in enumerate(moments)]
     breaks = data.draw(st.lists(st.integers(0, len(lines)), max_size=3))
@@ -269,7 +269,7 @@ def test_each_line_comes_once_however_pieces_and_connections_break(data: st.Data
 
 
 class Again(FixedStream):
-    """A line that was read before, each time it is let go; the end once it is closed."""
+    """A stream that repeats an old line each time the test allows it, and ends when it is closed."""
 
     def __init__(self) -> None:
         super().__init__([])
@@ -286,8 +286,8 @@ class Again(FixedStream):
         self.go.release()
 
 
-def test_a_log_whose_end_is_read_again_is_not_silent() -> None:
-    """As of one with a million lines in its last second: the second reading says nothing new for long."""
+def test_log_that_repeats_lines_is_not_given_up() -> None:
+    """If a log has a million lines in its last second, the second reading returns no new line for a long time."""
     again, view, job, quiet = Again(), Silent(), stored_job(), 1.0
     first = [b"2026-11-27T12:00:01Z one\n", b"2026-11-27T12:00:02Z two\n"]
     reader: Any = SimpleNamespace(logs=lambda *given: FixedStream(first) if given[-1].follow else again)

@@ -1,4 +1,4 @@
-"""Files as people have them: exported by kubectl, templates that were not rendered, scalars that YAML changes."""
+"""Files exported by kubectl, templates that were not rendered, and scalars that YAML changes."""
 
 from __future__ import annotations
 
@@ -80,24 +80,24 @@ def only_problem(found: JobFiles) -> tuple[str, str, str]:
     ],
 )
 @pytest.mark.parametrize("place", ["label", "argument"])
-def test_hint_quotes_the_scalar_as_it_is_written(tmp_path: Path, place: str, scalar: str, read_as: str):
+def test_hint_quotes_scalar_as_written(tmp_path: Path, place: str, scalar: str, read_as: str):
     _, message, hint = only_problem(loaded(tmp_path, written(**{place: scalar})))
     assert message == f"must be text, not {scalar}, which YAML reads as {read_as}"
     assert hint == f'write it in quotes: "{scalar}"'
 
 
 @pytest.mark.parametrize(("scalar", "message"), [("5", "the number 5"), ("true", "the boolean true")])
-def test_scalar_that_yaml_does_not_change_is_said_once(tmp_path: Path, scalar: str, message: str):
+def test_unchanged_scalar_is_reported_once(tmp_path: Path, scalar: str, message: str):
     found = only_problem(loaded(tmp_path, written(argument=scalar)))
     assert found[1:] == (f"must be text, not {message}", f'write it in quotes: "{scalar}"')
 
 
-def test_number_that_is_no_count_is_said_as_it_is_written(tmp_path: Path):
+def test_invalid_count_is_reported_as_written(tmp_path: Path):
     _, message, _ = only_problem(loaded(tmp_path, written(replicas="1e3")))
     assert message == "must be a whole number, not 1e3, which YAML reads as the number 1000.0"
 
 
-def test_value_of_set_is_said_as_it_was_given(tmp_path: Path):
+def test_value_of_set_option_is_reported_as_given(tmp_path: Path):
     _, message, hint = only_problem(loaded(tmp_path, written(), "metadata.labels.given=2.10"))
     assert message == "must be text, not 2.10, which YAML reads as the number 2.1"
     assert hint == "--set-string metadata.labels.given=2.10"
@@ -121,13 +121,13 @@ def test_value_of_set_is_said_as_it_was_given(tmp_path: Path):
         ("{job}", "{job}", "write a value"),
     ],
 )
-def test_placeholder_is_named_and_not_changed(tmp_path: Path, placeholder: str, text: str, hint: str):
+def test_placeholder_is_reported(tmp_path: Path, placeholder: str, text: str, hint: str):
     found = only_problem(loaded(tmp_path, written(name=placeholder)))
     assert found[:2] == ("metadata.name", f"has the placeholder {text}, which was not filled in")
     assert hint in found[2]
 
 
-def test_placeholder_in_an_image_is_a_warning(tmp_path: Path):
+def test_placeholder_in_image_is_warning(tmp_path: Path):
     found = loaded(tmp_path, written().replace("image: img", "image: $IMAGE"))
     path, message, _ = only_problem(found)
     assert (path.rpartition(".")[2], message) == ("image", "has the placeholder $IMAGE, which was not filled in")
@@ -135,7 +135,7 @@ def test_placeholder_in_an_image_is_a_warning(tmp_path: Path):
 
 
 @pytest.mark.parametrize("words", ["sh, -c, 'echo $HOME'", "'$(TF_CONFIG)'"])
-def test_variable_of_a_command_is_not_a_placeholder(tmp_path: Path, words: str):
+def test_variable_in_command_is_not_placeholder(tmp_path: Path, words: str):
     assert not loaded(tmp_path, written(argument=words)).problems
 
 
@@ -151,18 +151,18 @@ def test_variable_of_a_command_is_not_a_placeholder(tmp_path: Path, words: str):
         ("name: #@ data.values.name", "#@ data.values.name", "ytt"),
     ],
 )
-def test_template_that_is_not_yaml_is_recognised(tmp_path: Path, line: str, told: str, hint: str):
+def test_template_that_is_not_yaml_is_recognized(tmp_path: Path, line: str, told: str, hint: str):
     path, message, found = only_problem(loaded(tmp_path, f"kind: TFJob\nmetadata:\n  {line}\n  namespace: b\n"))
     assert (path, message) == ("", f"is a template that was not rendered: {told}")
     assert hint in found
 
 
-def test_file_of_jsonnet_is_recognised(tmp_path: Path):
+def test_jsonnet_file_is_recognized(tmp_path: Path):
     text = "local name = 'a';\n{ apiVersion: 'kubeflow.org/v1', kind: 'TFJob', metadata: { name: name } }\n"
     assert "jsonnet FILE" in only_problem(loaded(tmp_path, text))[2]
 
 
-def test_mistake_in_yaml_stays_one_beside_a_quoted_placeholder(tmp_path: Path):
+def test_yaml_error_is_reported_despite_quoted_placeholder(tmp_path: Path):
     text = "kind: TFJob\nmetadata: {name: '{{ x }}'}\nspec: a: b\na: 1\n"
     assert only_problem(loaded(tmp_path, text))[1].startswith("is not YAML")
 
@@ -190,7 +190,7 @@ def dumped(document: Any) -> str:
     return json.dumps(document)
 
 
-def test_exported_job_is_a_new_one(tmp_path: Path):
+def test_exported_job_loses_server_fields(tmp_path: Path):
     found = loaded(tmp_path, dumped(exported(spec=SPEC)), strict=True)
     assert not found.problems
     assert found.jobs[0].document == {
@@ -201,7 +201,7 @@ def test_exported_job_is_a_new_one(tmp_path: Path):
     }
 
 
-def test_exported_companions_are_new_ones(tmp_path: Path):
+def test_exported_companions_lose_server_fields(tmp_path: Path):
     claim = exported("PersistentVolumeClaim", apiVersion="v1", spec={"volumeName": "pv-1", "storageClassName": "fast"})
     service = exported("Service", apiVersion="v1", spec={"clusterIP": "10.0.0.7", "clusterIPs": ["10.0.0.7"]})
     headless = exported("Service", apiVersion="v1", spec={"clusterIP": "None", "clusterIPs": ["None"]})
@@ -215,7 +215,7 @@ def test_exported_companions_are_new_ones(tmp_path: Path):
     ]
 
 
-def test_owner_that_a_new_job_names_is_kept(tmp_path: Path):
+def test_owner_of_new_job_is_kept(tmp_path: Path):
     owner = [{"apiVersion": "v1", "kind": "Pod", "name": "step", "uid": "1"}]
     document = exported(spec=SPEC)
     document["metadata"] = {"name": "a", "ownerReferences": owner, "creationTimestamp": None}
@@ -223,10 +223,10 @@ def test_owner_that_a_new_job_names_is_kept(tmp_path: Path):
     assert found.jobs[0].document["metadata"] == {"name": "a", "ownerReferences": owner}
 
 
-def test_items_of_lists_are_objects_of_the_file(tmp_path: Path):
+def test_list_items_are_read_as_objects(tmp_path: Path):
     settings = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings"}}
     job = exported(spec=SPEC)
-    typed = {"metadata": {"name": "b"}, "spec": SPEC}  # items of a list of one kind need not say their kind
+    typed = {"metadata": {"name": "b"}, "spec": SPEC}  # items of a typed list need no kind
     jobs = {"apiVersion": "kubeflow.org/v1", "kind": "TFJobList", "items": [typed]}
     listed = {"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": ""}, "items": [settings, job, jobs]}
     found = loaded(tmp_path, dumped(listed))
@@ -235,7 +235,7 @@ def test_items_of_lists_are_objects_of_the_file(tmp_path: Path):
     assert [one.content["metadata"]["name"] for one in found.companions] == ["settings"]
 
 
-def test_problem_of_an_item_has_its_line_and_leaves_the_others_valid(tmp_path: Path):
+def test_problem_of_list_item_has_line_and_keeps_other_items(tmp_path: Path):
     good = "".join(f"  {line}\n" for line in written(name="good").splitlines())
     bad = "".join(f"  {line}\n" for line in written(name="bad", replicas="many").splitlines())
     text = "apiVersion: v1\nkind: List\nitems:\n-" + good[1:] + "-" + bad[1:]
@@ -246,7 +246,7 @@ def test_problem_of_an_item_has_its_line_and_leaves_the_others_valid(tmp_path: P
     assert "many" in text.splitlines()[problem.line - 1]
 
 
-def test_list_that_contains_itself_ends(tmp_path: Path):
+def test_recursive_list_is_rejected(tmp_path: Path):
     found = loaded(tmp_path, "apiVersion: v1\nkind: List\nitems: &a\n- {kind: List, items: *a}\n")
     assert "more than a hundred deep" in only_problem(found)[1]
 
@@ -259,7 +259,7 @@ def test_empty_role_has_no_replicas(tmp_path: Path):
     assert [spec.name for spec in found.jobs[0].job.replica_specs] == ["Worker"]
 
 
-def test_time_to_live_of_v1alpha2_is_read(tmp_path: Path):
+def test_v1alpha2_ttl_is_read(tmp_path: Path):
     text = written().replace("kubeflow.org/v1", "kubeflow.org/v1alpha2")
     found = loaded(tmp_path, text.replace("spec:\n  tf", "spec:\n  ttlSecondsAfterFinishing: 30\n  tf"), strict=True)
     assert not found.errors
@@ -267,13 +267,13 @@ def test_time_to_live_of_v1alpha2_is_read(tmp_path: Path):
     assert [one.problem.path for one in found.problems] == ["apiVersion"]
 
 
-def test_default_of_an_earlier_version_is_no_warning(tmp_path: Path):
+def test_default_of_earlier_version_gives_no_warning(tmp_path: Path):
     found = loaded(tmp_path, written().replace("kubeflow.org/v1", "kubeflow.org/v1beta1"))
     assert [one.problem.path for one in found.problems] == ["apiVersion"]
     assert found.jobs[0].job.run_policy.clean_pods == "Running"
 
 
-def test_type_in_small_letters_is_the_only_problem(tmp_path: Path):
+def test_lower_case_replica_type_is_only_problem(tmp_path: Path):
     entry = "template: {spec: {containers: [{name: tensorflow, image: i}]}}"
     text = f"""\
 apiVersion: kubeflow.org/v1alpha1
@@ -293,7 +293,7 @@ spec:
     assert only_problem(loaded(tmp_path, servers))[2] == "did you mean PS?"
 
 
-def test_restart_policy_that_is_wrong_gives_no_warning_about_its_default(tmp_path: Path):
+def test_invalid_restart_policy_gives_no_second_warning(tmp_path: Path):
     text = written().replace("      replicas: 1\n", "      restartPolicy: Sometimes\n")
     text = text.replace("        spec:\n", "        spec:\n          restartPolicy: OnFailure\n")
     assert only_problem(loaded(tmp_path, text))[0] == "spec.tfReplicaSpecs.Worker.restartPolicy"

@@ -1,4 +1,4 @@
-"""Logs through a proxy that forgets connections without a word: every line comes, and nothing hangs."""
+"""Logs through a proxy that silently drops connections: all lines arrive, and nothing hangs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FIRST_AND_REST = (
 
 @contextmanager
 def through_a_proxy(log_silence: float) -> Iterator[tuple[Client, ForgetfulProxy]]:
-    """A client of an embedded cluster that reaches it through a proxy, with short watches."""
+    """A client that reaches an embedded cluster through a proxy, with short watches."""
     with EmbeddedCluster(EmbeddedSettings()) as embedded:
         address = urlsplit(embedded.url)
         assert address.hostname is not None
@@ -51,8 +51,8 @@ def job() -> TFJob:
 
 
 @pytest.mark.parametrize(("log_silence", "running"), [(SECONDS, False), (0.5, True)])
-def test_logs_end_with_every_line_when_their_stream_is_dead(folder: Path, log_silence: float, running: bool) -> None:
-    """One of a container that has ended, and a silent one of a container that still runs."""
+def test_follow_returns_all_lines_after_dead_connection(folder: Path, log_silence: float, running: bool) -> None:
+    """The container has ended, or still runs without output."""
     with through_a_proxy(log_silence) as (client, proxy), ThreadPoolExecutor() as threads:
         stored, lines = client.submit(job()), list[str]()
 
@@ -71,7 +71,7 @@ def test_logs_end_with_every_line_when_their_stream_is_dead(folder: Path, log_si
         assert lines == TWELVE
 
 
-def test_a_followed_job_has_every_line_in_its_result(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_result_contains_all_lines_after_dead_connection(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with through_a_proxy(log_silence=SECONDS) as (client, proxy), ThreadPoolExecutor() as threads:
         following = threads.submit(client.follow, client.submit(job()))
         said: list[str] = []

@@ -1,4 +1,4 @@
-"""State changes of a job as lines: each once, and none that says less than the one before."""
+"""State changes of a job as lines, each printed once."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ JOB = v1_job()
 
 
 def snapshot(message: str, **statuses: Any) -> JobSnapshot:
-    """The job with a message, and worker-0 in a state."""
+    """The job with a message, and replicas with statuses."""
     status = Status(phase=Phase.RUNNING, admission=Admission(START), reason="JobRunning", message=message)
     made = [pod(JOB, name.replace("_", "-"), one) for name, one in statuses.items()]
     pods = views(*({**one, "spec": {**one["spec"], "nodeName": "n1"}} for one in made))
     return JobSnapshot(JOB, status, pods, replica_states(JOB, status, pods))
 
 
-def test_how_many_run_is_said_again_when_it_changes() -> None:
+def test_message_is_repeated_only_when_it_changes() -> None:
     shown: dict[str, str] = {}
     assert state_changes(snapshot("1 of 3 replicas is running"), shown) == [
         "job mnist is Running: 1 of 3 replicas is running"
@@ -33,11 +33,11 @@ def test_how_many_run_is_said_again_when_it_changes() -> None:
     ]
 
 
-def test_a_state_that_has_no_message_is_no_news() -> None:
+def test_state_without_message_is_not_shown() -> None:
     assert state_changes(snapshot(""), {}) == []
 
 
-def test_warnings_of_tf_dist_are_shown_as_long_as_the_view_is_there() -> None:
+def test_warnings_are_shown_while_view_is_open() -> None:
     said: list[str] = []
     view = LineView(said.append, lambda source, text: f"{source} | {text}")
     with show_warnings(view):
@@ -47,7 +47,7 @@ def test_warnings_of_tf_dist_are_shown_as_long_as_the_view_is_there() -> None:
     assert said == ["tf-dist | failed to write: job=a"]
 
 
-def test_an_image_that_cannot_be_pulled_is_said_once_though_the_kubelet_tries_again_and_again() -> None:
+def test_image_pull_failure_is_shown_once() -> None:
     shown: dict[str, str] = {}
     said = []
     for reason in ("ErrImagePull", "ImagePullBackOff", "ErrImagePull", "ImagePullBackOff"):
@@ -59,7 +59,7 @@ def test_an_image_that_cannot_be_pulled_is_said_once_though_the_kubelet_tries_ag
     ]
 
 
-def test_a_node_that_stops_reporting_is_said_and_that_it_is_back() -> None:
+def test_unready_node_is_shown_until_it_recovers() -> None:
     shown: dict[str, str] = {}
     silent = running(ready=False)
     silent["conditions"].append({"type": "ContainersReady", "status": "True"})

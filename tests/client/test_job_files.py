@@ -1,4 +1,4 @@
-"""What is wrong with files, as files and as documents: where, what, and a way out."""
+"""Problems of files and documents: position, message and hint."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tf_dist.client.job_files import load_job_files, problem_text
 
 SETTINGS = b"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n"
 
-# What a file holds, its only problem, and what its hint says.
+# The content of a file, its only problem, and a part of the hint.
 WRONG: dict[str, tuple[bytes, str, str]] = {
     "syntax": (
         b"a: 1\nb: [2\nc: 3\n",
@@ -185,7 +185,7 @@ WRONG: dict[str, tuple[bytes, str, str]] = {
 
 
 @pytest.mark.parametrize(("content", "told", "hint"), WRONG.values(), ids=WRONG.keys())
-def test_a_file_with_one_problem(
+def test_problem_has_line_message_and_hint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, told: str, hint: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -195,7 +195,7 @@ def test_a_file_with_one_problem(
     assert hint in found.problems[0].problem.hint
 
 
-def test_a_secret_may_be_encoded_in_several_lines(tmp_path: Path) -> None:
+def test_secret_accepts_base64_with_line_breaks(tmp_path: Path) -> None:
     secret = "apiVersion: v1\nkind: Secret\nmetadata: {name: a}\ndata:\n  token: |\n    bXkg\n    dG9rZW4=\n"
     (tmp_path / "job.yaml").write_text(secret)
     assert not load_job_files([str(tmp_path / "job.yaml")]).problems

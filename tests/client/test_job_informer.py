@@ -1,4 +1,4 @@
-"""What is known of one job and its pods, from what came into its mailbox."""
+"""The state of a job and its pods, derived from lists and watch events."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ RUNNING = {"name": "main", "restartCount": 1, "state": {"running": {}}}
         ({"containerStatuses": [{"name": "main", "state": {"terminated": {"exitCode": 0}}}]}, 0, True),
     ],
 )
-def test_whether_a_container_has_ended(status: Object | None, number: int, ended: bool) -> None:
+def test_ended_reports_state_of_container_instance(status: Object | None, number: int, ended: bool) -> None:
     box = mailbox()
     if status is not None:
         box.learn(ObjectsListed(PODS, [at(1, **status)]))
     assert box.ended(ContainerInstance("p", "main", number)) is ended
 
 
-def test_what_a_watch_brings_late_is_older_than_what_a_list_has_told() -> None:
+def test_stale_watch_events_are_ignored() -> None:
     box = mailbox()
     box.learn(ObjectsListed(PODS, [at(5)]))
     box.learn(ObjectChanged(PODS, "MODIFIED", at(4)))
@@ -63,7 +63,7 @@ def test_what_a_watch_brings_late_is_older_than_what_a_list_has_told() -> None:
     assert box.pods == {"q": at(7, "q")}
 
 
-def test_another_job_of_the_name_is_not_this_one() -> None:
+def test_job_with_same_name_but_other_uid_is_ignored() -> None:
     box = mailbox()
     other = {**JOB, "metadata": {**JOB["metadata"], "uid": "v"}}
     box.learn(ObjectChanged(TFJOBS, "ADDED", other))
@@ -73,7 +73,7 @@ def test_another_job_of_the_name_is_not_this_one() -> None:
     assert (box.job, box.over) == (None, True)
 
 
-def test_when_it_is_closed_its_watches_end() -> None:
+def test_close_ends_watches() -> None:
     with MemoryCluster() as memory:
         before = {*threading.enumerate()}
         with WatchingJobInformer(memory, StoredJob(TFJOBS, memory.create(TFJOBS, "default", tfjob()))) as watch:
@@ -82,7 +82,7 @@ def test_when_it_is_closed_its_watches_end() -> None:
 
 
 @pytest.mark.parametrize("seconds", [float("inf"), 9_999_999_999.0])
-def test_a_wait_may_be_longer_than_a_thread_can_wait_at_once(seconds: float) -> None:
+def test_take_accepts_very_long_timeouts(seconds: float) -> None:
     box = mailbox()
     box.put(ObjectsListed(TFJOBS, [JOB]))
     assert box.take(seconds) == [ObjectsListed(TFJOBS, [JOB])]

@@ -1,4 +1,4 @@
-"""``tf_dist.keras.Report``: the lines that it prints are those that tf-dist reads; without TensorFlow it says so."""
+"""``tf_dist.keras.Report`` prints lines that tf-dist reads, and reports a missing TensorFlow."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_prints_epoch_step_and_metrics(legacy: str) -> None:
     assert [line.split()[1] for line in often] == ["step=1", "step=2", "step=2", "step=3", "step=4", "step=4"]
 
 
-def test_without_tensorflow_the_error_says_what_is_missing() -> None:
+def test_import_without_tensorflow_is_explained() -> None:
     program = "import sys; sys.modules['tensorflow'] = None; import tf_dist.keras"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert found.returncode == 1

@@ -1,4 +1,4 @@
-"""All that follow a cluster ask ever more seldom where no watch lasts: no list storm behind a broken proxy."""
+"""Informers and waits back off when watches end immediately, so that a broken proxy causes no list storm."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.cluster.client.informer import Informer, jittered_backoff
 from tf_dist.errors import Gone, NotFound
 
-# So many requests are waited for; the pauses between them are as the tables of back-off say, or half as long.
+# The tests wait for this number of requests. The pauses between them are at least half of the back-off tables.
 COUNT = 5
 SECONDS = 60.0
 
 
 class Ended:
-    """A watch that is over at once."""
+    """A watch that ends immediately."""
 
     def __init__(self, *said: WatchEvent, gone: bool) -> None:
         self._said, self._gone = iter(said), gone
@@ -49,7 +49,7 @@ class Ended:
 
 
 class Broken:
-    """A cluster behind a proxy that ends every watch at once; with ``news`` after an event each."""
+    """A cluster behind a proxy that ends every watch immediately, with ``news`` after one event."""
 
     def __init__(self, *, gone: bool, news: bool) -> None:
         self.memory = MemoryCluster()
@@ -77,7 +77,7 @@ class Broken:
 
 
 def least(table: Callable[[int], float], count: int) -> float:
-    """The shortest time in which so many requests may be made, each after a pause of the table but the first two."""
+    """The shortest time for ``count`` requests. Each request except the first two follows a pause of the table."""
     return sum(min(table(failures) for _ in range(50)) / 2 for failures in range(count - 2))
 
 
@@ -90,7 +90,7 @@ def broken(request: pytest.FixtureRequest) -> Broken:
     return Broken(gone=request.param != "end", news=request.param == "event-410")
 
 
-def test_an_informer(broken: Broken) -> None:
+def test_informer_backs_off(broken: Broken) -> None:
     informer = Informer(cast(Cluster, broken), TFJOBS, changed=lambda *_: None)
     informer.start()
     try:
@@ -100,7 +100,7 @@ def test_an_informer(broken: Broken) -> None:
         informer.stop()
 
 
-def test_the_watch_of_a_job(broken: Broken) -> None:
+def test_object_watcher_backs_off(broken: Broken) -> None:
     watcher = ObjectWatcher(cast(Cluster, broken), TFJOBS, "default", lambda _: None)
     try:
         until(lambda: len(broken.asked["watch"]) >= COUNT, SECONDS)
@@ -110,7 +110,7 @@ def test_the_watch_of_a_job(broken: Broken) -> None:
         watcher.close()
 
 
-def test_waiting_for_a_job() -> None:
+def test_wait_for_backs_off() -> None:
     for gone in (True, False):
         broken = Broken(gone=gone, news=False)
         seconds = least(patience, COUNT)

@@ -1,4 +1,4 @@
-"""The Python in docs/python.md runs, block after block."""
+"""The Python blocks in docs/python.md run in order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 PAGE = Path(__file__).parents[2] / "docs/python.md"
 
 
-def test_every_block_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_blocks_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), flags=re.MULTILINE | re.DOTALL)
     names: dict[str, object] = {}

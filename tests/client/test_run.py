@@ -1,4 +1,4 @@
-"""``run`` in Python: a job on this machine from its start to its result, with nothing left behind."""
+"""``run`` in Python: a job on this machine from start to result. Nothing is left behind."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_result_has_outcome_metrics_checkpoint_and_logs(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+def test_result_contains_outcome_metrics_checkpoint_and_logs(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     script = 'echo "step=3 loss=0.5"; echo checkpoint=m/3; pwd'
     result = run(job(script, workers=2), timeout=SECONDS).raise_for_outcome()
     assert (result.succeeded, result.state, result.name) == (True, "Succeeded", "job")
@@ -59,7 +59,7 @@ def test_a_result_has_outcome_metrics_checkpoint_and_logs(capsys: pytest.Capture
     assert re.fullmatch(r"Result\(job: Succeeded, \d+\.\ds, loss=0\.5000, step=3, checkpoint=m/3\)", repr(result))
 
 
-def test_a_result_has_the_gpu_hours_that_the_job_held_and_lost() -> None:
+def test_outcome_contains_used_and_lost_gpu_seconds() -> None:
     again = "test -e again && exit; touch again; sleep 1.5; exit 1"
     fields: dict[str, Any] = {"resources": {"nvidia.com/gpu": 2}, "restart_policy": "OnFailure"}
     result = run(job(again, **fields), node={"nvidia.com/gpu": 2, "cpu": 4}, show=False, timeout=SECONDS)
@@ -71,7 +71,7 @@ def test_a_result_has_the_gpu_hours_that_the_job_held_and_lost() -> None:
     assert 0 <= outcome.goodput < 1
 
 
-def test_a_failure_is_a_result_until_one_asks_for_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_failed_job_raises_only_on_request(capsys: pytest.CaptureFixture[str]) -> None:
     result = run(job("echo '<b>why</b>'; exit 3"), show=False, timeout=SECONDS)
     assert (result.outcome.kind, result.outcome.exit_code) == (OutcomeKind.FAILED, 3)
     assert result.outcome.log == "<b>why</b>"
@@ -82,31 +82,31 @@ def test_a_failure_is_a_result_until_one_asks_for_an_error(capsys: pytest.Captur
     assert capsys.readouterr().out == ""
 
 
-def test_all_but_the_last_thousand_lines_of_a_replica_are_let_go() -> None:
+def test_result_keeps_last_thousand_lines() -> None:
     result = run(job("seq 1 5000"), show=False, timeout=SECONDS)
     assert result.logs["worker-0"] == tuple(str(number) for number in range(4001, 5001))
 
 
-def test_it_opens_no_port(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_opens_no_port(monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[socket.socket] = []
     monkeypatch.setattr(socket.socket, "listen", lambda self, *_: opened.append(self))
     assert run(job("true"), show=False, timeout=SECONDS).succeeded
     assert opened == []
 
 
-def test_it_runs_in_any_thread() -> None:
+def test_run_works_in_any_thread() -> None:
     with ThreadPoolExecutor(2) as pool:
         results = list(pool.map(lambda text: run(job(f"echo {text}"), show=False, timeout=SECONDS), "ab"))
     assert [result.logs["worker-0"] for result in results] == [("a",), ("b",)]
 
 
-def test_ctrl_c_ends_the_job_and_is_raised_then(folder: Path) -> None:
+def test_keyboard_interrupt_ends_job_before_it_is_raised(folder: Path) -> None:
     def interrupt() -> None:
         until((folder / "runs").exists, SECONDS)
         os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # below nohup it would be ignored
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # nohup would ignore SIGINT
     thread.start()
     try:
         with pytest.raises(KeyboardInterrupt, match=r"^job was interrupted, and its pods have ended$") as caught:
@@ -119,7 +119,7 @@ def test_ctrl_c_ends_the_job_and_is_raised_then(folder: Path) -> None:
     assert after is signal.default_int_handler
 
 
-def test_a_file_runs_in_its_folder_and_what_is_kept_stays(folder: Path) -> None:
+def test_job_file_runs_in_its_folder_and_keep_stores_logs(folder: Path) -> None:
     elsewhere = folder / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "job.yaml").write_text(job("pwd").to_yaml())
@@ -139,7 +139,7 @@ def test_a_file_runs_in_its_folder_and_what_is_kept_stays(folder: Path) -> None:
         ({"command": ["no-such-program"]}, {}, "spec.tfReplicaSpecs.Worker.template.spec.containers[0]"),
     ],
 )
-def test_what_can_never_run_here_is_refused_first(
+def test_impossible_job_is_rejected_before_start(
     fields: dict[str, Any], arguments: dict[str, Any], path: str, folder: Path
 ) -> None:
     with pytest.raises(InvalidJob) as caught:
@@ -149,7 +149,7 @@ def test_what_can_never_run_here_is_refused_first(
     assert not (folder / "started").exists()
 
 
-def test_on_a_cluster_it_is_deleted_at_the_end_and_followed_it_stays() -> None:
+def test_run_deletes_job_and_follow_keeps_job() -> None:
     with EmbeddedCluster(EmbeddedSettings(serve=False)) as embedded:
         client = Client(connection=Connection(embedded.cluster, "default", "the test's cluster"))
         assert run(job("echo here"), client=client, show=False, timeout=SECONDS).logs == {"worker-0": ("here",)}
@@ -160,7 +160,7 @@ def test_on_a_cluster_it_is_deleted_at_the_end_and_followed_it_stays() -> None:
         assert [one.name for one in client.list()] == ["job"]
 
 
-def test_a_place_that_did_not_come_in_time_is_another_outcome() -> None:
+def test_missing_admission_raises_admission_timeout() -> None:
     job, status = v1_job(), Status(created=time.time() - 100)
     end = decide_end(run_policy(deadline=time.time()), Seen(now=time.time(), job=job, status=status))
     assert end is not None
@@ -171,7 +171,7 @@ def test_a_place_that_did_not_come_in_time_is_another_outcome() -> None:
 
 
 class Displayed:
-    """What IPython's display gives back, and all that it was given."""
+    """Replaces IPython's display handle, and records all updates."""
 
     def __init__(self) -> None:
         self.shown: list[str] = []
@@ -185,7 +185,7 @@ class Displayed:
         self.shown.append(snapshot._repr_html_())
 
 
-def test_a_notebook_has_one_table_that_ends_with_the_last_state() -> None:
+def test_notebook_updates_one_table_to_last_state() -> None:
     job, cell = v1_job(), Displayed()
     view = NotebookView(cell.display)
     for phase in (Phase.PENDING, Phase.RUNNING, Phase.COMPLETED):
@@ -208,11 +208,11 @@ def test_a_notebook_has_one_table_that_ends_with_the_last_state() -> None:
         (Phase.RUNNING, Ending("interrupted by SIGINT", 0.0, "kill"), "mnist is interrupted by SIGINT"),
     ],
 )
-def test_last_table_agrees_with_the_outcome(phase: Phase, ending: Ending | None, title: str) -> None:
+def test_last_table_agrees_with_outcome(phase: Phase, ending: Ending | None, title: str) -> None:
     snapshot = JobSnapshot(v1_job(), Status(phase=phase, admission=Admission(START)), ending=ending)
     assert title in snapshot._repr_html_()
 
 
-def test_a_file_that_is_no_job_is_refused(folder: Path) -> None:
+def test_missing_file_is_rejected(folder: Path) -> None:
     with pytest.raises(InvalidFiles, match=r"no\.yaml"):
         run(folder / "no.yaml")

@@ -1,4 +1,4 @@
-"""A run whose watch of the pods is slower than that of the job misses nothing."""
+"""A run misses nothing if its watch of pods is slower than its watch of the job."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SECONDS = 60
 
 
 class Behind:
-    """A cluster whose watch of the pods tells nothing until something is deleted."""
+    """A cluster whose watch of pods starts only after a deletion."""
 
     def __init__(self, inner: MemoryCluster) -> None:
         self._inner = inner
@@ -52,7 +52,7 @@ class Behind:
 
 
 class Notes:
-    """A view that keeps the lines."""
+    """A view that records lines."""
 
     tick: float | None = None
 
@@ -72,7 +72,7 @@ class Notes:
 def running_session(
     cluster: Cluster, job: StoredJob, view: Notes, results: list[Result], timeout: float | None
 ) -> threading.Thread:
-    """A session that runs in a thread of its own."""
+    """A session that runs in a separate thread."""
     logs = log_opener(cluster, LogOptions(follow=True))
 
     def run() -> None:
@@ -84,7 +84,7 @@ def running_session(
 
 
 @pytest.mark.parametrize("timeout", [SECONDS, None])
-def test_the_log_of_a_pod_that_was_not_seen_before_its_job_was_over_is_read(timeout: float | None) -> None:
+def test_reads_log_of_pod_observed_only_after_end_of_job(timeout: float | None) -> None:
     with MemoryCluster() as memory:
         memory.log_source = FixedLogs([b"here\n"]).logs
         stored = memory.create(TFJOBS, "default", tfjob("a", workers=1, ps=0))
@@ -105,11 +105,11 @@ def test_the_log_of_a_pod_that_was_not_seen_before_its_job_was_over_is_read(time
 
 
 @pytest.mark.parametrize("allowed", [True, False])
-def test_reports_on_the_job_when_its_replicas_named_a_checkpoint_last(allowed: bool) -> None:
+def test_annotates_job_with_time_of_last_checkpoint(allowed: bool) -> None:
     lines = [f"2026-11-21T10:00:0{n}.5Z {text}\n".encode() for n, text in enumerate(("checkpoint=/m/1", "loss=0.5"))]
 
     class ReadOnly:
-        """A cluster in which this client may not change jobs."""
+        """A cluster in which the client cannot change jobs."""
 
         refused = threading.Event()
 
@@ -144,14 +144,14 @@ def test_reports_on_the_job_when_its_replicas_named_a_checkpoint_last(allowed: b
 
 
 class RestartedKubelet:
-    """A log source that ends the first log that is followed, as an API server does at a kubelet's restart."""
+    """A log source that ends the first followed log, like an API server when a kubelet restarts."""
 
     def __init__(self) -> None:
         self.followed = 0
         self._done = threading.Event()
 
     def end(self) -> None:
-        """The container writes its last lines, and ends."""
+        """Let the container write its last lines and end."""
         self._done.set()
 
     def logs(self, namespace: str, pod: str, options: LogOptions = ALL_LINES) -> FixedStream:
@@ -164,8 +164,8 @@ class RestartedKubelet:
         return FixedStream(lines[: 1 if self.followed == 1 else 3])
 
 
-def test_a_restart_of_the_kubelet_costs_neither_lines_nor_results() -> None:
-    """The first stream ends while the container runs; the second when it has ended, a line too early."""
+def test_kubelet_restart_loses_no_lines_or_results() -> None:
+    """The first stream ends while the container runs. The second ends with the container, one line too early."""
     source = RestartedKubelet()
     with MemoryCluster() as memory:
         memory.log_source = source.logs
@@ -185,7 +185,7 @@ def test_a_restart_of_the_kubelet_costs_neither_lines_nor_results() -> None:
     assert results[0].snapshot.result.metrics == {"step": 4.0}
 
 
-def test_a_run_that_has_succeeded_leaves_pods_their_time_to_end_in() -> None:
+def test_successful_run_waits_for_end_of_pods() -> None:
     with MemoryCluster() as memory:
         stored = memory.create(TFJOBS, "default", tfjob("a", workers=1, ps=0))
         job, results = StoredJob(TFJOBS, stored), list[Result]()
@@ -201,14 +201,14 @@ def test_a_run_that_has_succeeded_leaves_pods_their_time_to_end_in() -> None:
 
 
 def set_state(memory: MemoryCluster, phase: str, state: dict[str, Any]) -> None:
-    """Of the only pod."""
+    """Set the state of the only pod."""
     container = {"name": "tensorflow", "restartCount": 0, "state": state}
     status = {"phase": phase, "containerStatuses": [container]}
     memory.patch(PODS, "default", "a-worker-0", {"status": status}, subresource="status")
 
 
 def worker(job: StoredJob) -> dict[str, Any]:
-    """Its only pod."""
+    """The only pod of the job."""
     body = pod("a-worker-0", containers=[{"name": "tensorflow", "image": "example.com/main:1"}])
     selected = dict(one.split("=") for one in job.selector.split(","))
     body["metadata"]["labels"] = {**selected, names.REPLICA_TYPE: "worker", names.REPLICA_INDEX: "0"}

@@ -1,4 +1,4 @@
-"""What is said of stored jobs that nobody leads, and of jobs that are not there."""
+"""Messages about stored jobs, their leaders and their problems, and about missing jobs."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ from tf_dist.errors import NotFound
 
 
 def stored(cluster: MemoryCluster, name: str, **status: Any) -> StoredJob:
-    """A job of that name; ``status``: what its controller has written."""
+    """A job with the memory that its controller has written."""
     document = cluster.create(TFJOBS, "default", tfjob(name))
     return StoredJob(TFJOBS, {**document, "status": {"tfDist": {"version": 1, **status}} if status else {}})
 
 
 @pytest.fixture
 def cluster() -> MemoryCluster:
-    """Nobody leads there."""
+    """A cluster without a leader."""
     return MemoryCluster()
 
 
-def test_a_job_that_nobody_leads_says_so_and_what_to_do(cluster: MemoryCluster) -> None:
+def test_missing_leader_suggests_install(cluster: MemoryCluster) -> None:
     (found,) = leader_problems(cluster, [stored(cluster, "a"), stored(cluster, "b")])
     assert found.category is Category.NO_LEADER
     assert found.summary == "no controller leads the job's namespace or the cluster: the job waits until one does"
@@ -61,7 +61,7 @@ def test_a_job_that_nobody_leads_says_so_and_what_to_do(cluster: MemoryCluster) 
 
 
 @pytest.mark.parametrize("namespace", [None, "default"])
-def test_where_the_last_leader_has_died_its_lease_is_named(cluster: MemoryCluster, namespace: str | None) -> None:
+def test_expired_lease_is_named(cluster: MemoryCluster, namespace: str | None) -> None:
     ref = held_lease(cluster, now() - 3600, namespace=namespace)
     (found,) = leader_problems(cluster, [stored(cluster, "a")])
     scope = "namespace default" if namespace else "the cluster"
@@ -69,7 +69,7 @@ def test_where_the_last_leader_has_died_its_lease_is_named(cluster: MemoryCluste
 
 
 @pytest.mark.parametrize("namespace", [None, "default"])
-def test_who_leads_is_said_once_a_namespace(cluster: MemoryCluster, namespace: str | None) -> None:
+def test_leader_is_reported_once_per_namespace(cluster: MemoryCluster, namespace: str | None) -> None:
     held_lease(cluster, now(), namespace=namespace)
     jobs = [stored(cluster, "a"), stored(cluster, "b")]
     scope = "namespace default (Lease default/" if namespace else "the cluster (Lease tf-dist-system/"
@@ -78,7 +78,7 @@ def test_who_leads_is_said_once_a_namespace(cluster: MemoryCluster, namespace: s
 
 
 @pytest.mark.parametrize("resource", [TFJOBS, TFJOBS_V1ALPHA1, VOLCANO_JOBS])
-def test_a_job_that_was_just_submitted_has_a_leader_in_every_format(cluster: MemoryCluster, resource: Resource) -> None:
+def test_new_job_of_every_format_has_leader(cluster: MemoryCluster, resource: Resource) -> None:
     kind = VOLCANO_JOBS if resource is VOLCANO_JOBS else TFJOBS
     held_lease(cluster, now(), kind=kind)
     job = StoredJob(resource, {**tfjob("a"), "apiVersion": resource.api_version, "kind": resource.kind})
@@ -86,7 +86,7 @@ def test_a_job_that_was_just_submitted_has_a_leader_in_every_format(cluster: Mem
 
 
 @pytest.mark.parametrize("phase", ["Completed", "Failed", "Aborted"])
-def test_a_job_that_is_over_or_suspended_needs_no_leader(cluster: MemoryCluster, phase: str) -> None:
+def test_ended_or_suspended_job_needs_no_leader(cluster: MemoryCluster, phase: str) -> None:
     job = stored(cluster, "a", phase=phase)
     assert leaders_of(cluster, [job]) == ()
     assert leader_problems(cluster, [job]) == ()
@@ -105,7 +105,7 @@ def with_status(job: StoredJob, **status: Any) -> StoredJob:
     return StoredJob(TFJOBS, {**job.stored, "status": {"tfDist": {"version": 1, **status}}})
 
 
-def test_a_job_with_headless_names_says_for_how_long_dns_denies_them(cluster: MemoryCluster) -> None:
+def test_job_with_headless_services_warns_about_dns_cache(cluster: MemoryCluster) -> None:
     job = starting(cluster, **{names.SERVICES: "per-job"})
     assert dns_problems(cluster, job) == ()
     corefile = cluster.create(
@@ -123,12 +123,12 @@ def test_a_job_with_headless_names_says_for_how_long_dns_denies_them(cluster: Me
     assert dns_problems(cluster, job) == ()
 
 
-def test_a_job_whose_names_have_addresses_says_nothing_of_dns(cluster: MemoryCluster) -> None:
+def test_job_with_cluster_ips_gives_no_dns_warning(cluster: MemoryCluster) -> None:
     cluster.create(CONFIG_MAPS, "kube-system", {"metadata": {"name": "coredns"}, "data": {"Corefile": COREFILE}})
     assert dns_problems(cluster, starting(cluster)) == ()
 
 
-def test_policy_that_separates_replicas_is_reported_while_the_job_goes_on(cluster: MemoryCluster) -> None:
+def test_blocking_network_policy_is_reported_while_job_runs(cluster: MemoryCluster) -> None:
     job = starting(cluster)
     pods = [{"metadata": {"name": f"a-worker-{index}", "labels": {"app": "a"}}} for index in range(2)]
     assert network_problems(cluster, job, pods) == ()
@@ -140,7 +140,7 @@ def test_policy_that_separates_replicas_is_reported_while_the_job_goes_on(cluste
     assert network_problems(cluster, with_status(job, phase="Completed"), pods) == ()
 
 
-def test_explain_and_get_name_the_other_manager(cluster: MemoryCluster) -> None:
+def test_explain_and_get_name_other_manager(cluster: MemoryCluster) -> None:
     manager = "kueue.x-k8s.io/multikueue"
     job = StoredJob(TFJOBS, cluster.create(TFJOBS, "default", tfjob("a", managedBy=manager)))
     (found,) = find_problems(job, [])
@@ -151,7 +151,7 @@ def test_explain_and_get_name_the_other_manager(cluster: MemoryCluster) -> None:
     assert job_cells(job, wide=True)[-1] == found.summary
 
 
-def test_explain_and_get_say_what_keeps_a_job_that_is_being_deleted(cluster: MemoryCluster) -> None:
+def test_explain_and_get_name_finalizer_of_job_being_deleted(cluster: MemoryCluster) -> None:
     document = tfjob("a")
     document["metadata"]["finalizers"] = ["example.com/backup"]
     cluster.create(TFJOBS, "default", document)
@@ -166,7 +166,7 @@ def test_explain_and_get_say_what_keeps_a_job_that_is_being_deleted(cluster: Mem
     assert job_cells(job, wide=True)[-1] == found.summary
 
 
-def test_explain_reads_in_events_which_object_a_volume_misses(cluster: MemoryCluster) -> None:
+def test_explain_finds_missing_object_of_volume_in_events(cluster: MemoryCluster) -> None:
     cluster.create(TFJOBS, "default", tfjob("a", workers=1, ps=0))
     memory = {
         "phase": "Pending",
@@ -209,7 +209,7 @@ def test_explain_reads_in_events_which_object_a_volume_misses(cluster: MemoryClu
     ],
     ids=["a slip", "a slip for one of another namespace", "of another namespace"],
 )
-def test_a_name_that_no_job_has_here_says_what_may_be_meant(text: str, hint: str) -> None:
+def test_missing_job_suggests_similar_name_or_namespace(text: str, hint: str) -> None:
     cluster = MemoryCluster()
     cluster.create(NAMESPACES, None, {"metadata": {"name": "team"}})
     for namespace, name in (("default", "mnist"), ("team", "cifar")):
@@ -221,8 +221,8 @@ def test_a_name_that_no_job_has_here_says_what_may_be_meant(text: str, hint: str
     assert caught.value.hint == hint
 
 
-def test_json_of_a_job_from_a_list_has_its_kind() -> None:
-    """Kubernetes leaves both out of the items of a list."""
+def test_summary_of_listed_job_has_kind() -> None:
+    """Kubernetes omits ``apiVersion`` and ``kind`` from the items of a list."""
     stored = {key: value for key, value in tfjob().items() if key not in ("apiVersion", "kind")}
     found = summary(StoredJob(TFJOBS, stored))
     assert (found["apiVersion"], found["kind"]) == ("kubeflow.org/v1", "TFJob")

@@ -1,4 +1,4 @@
-"""What stands beside a job: made, brought up to date by its own job; objects of others are never written."""
+"""Companions of a job are created and updated only by their own job. Objects of others are never written."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def kind(request: pytest.FixtureRequest) -> Any:
     return request.param
 
 
-def test_it_is_made_and_brought_up_to_date_by_its_own_job(kind: Any) -> None:
+def test_companion_is_created_and_updated_by_its_job(kind: Any) -> None:
     body, resource = kind
     with MemoryCluster() as cluster:
         assert put(cluster, body()) == "created"
@@ -63,7 +63,7 @@ def test_it_is_made_and_brought_up_to_date_by_its_own_job(kind: Any) -> None:
         assert put(cluster, {**body("bye"), "immutable": True}) == "configured"
 
 
-def test_a_key_that_is_not_in_the_file_any_more_goes(kind: Any) -> None:
+def test_key_removed_from_file_is_deleted(kind: Any) -> None:
     body, resource = kind
     with MemoryCluster() as cluster:
         put(cluster, body())
@@ -76,7 +76,7 @@ OTHERS: list[Object] = [{}, {"annotations": {"team": "vision"}}, {"annotations":
 
 
 @pytest.mark.parametrize("metadata", OTHERS)
-def test_what_is_somebody_elses_is_not_written_and_the_error_says_what_to_do(kind: Any, metadata: Object) -> None:
+def test_companion_of_other_owner_is_not_overwritten(kind: Any, metadata: Object) -> None:
     body, resource = kind
     with MemoryCluster() as cluster:
         theirs = body("theirs")
@@ -92,7 +92,7 @@ def test_what_is_somebody_elses_is_not_written_and_the_error_says_what_to_do(kin
         assert stored(cluster, resource) == before
 
 
-def test_what_is_there_already_as_it_is_asked_for_serves_whoever_made_it(kind: Any) -> None:
+def test_equal_companion_of_other_owner_is_used(kind: Any) -> None:
     body, resource = kind
     with MemoryCluster() as cluster:
         cluster.create(resource, "default", {**body(), "metadata": {"name": "settings"}})
@@ -101,7 +101,7 @@ def test_what_is_there_already_as_it_is_asked_for_serves_whoever_made_it(kind: A
         assert stored(cluster, resource) == before
 
 
-def test_a_claim_that_others_use_serves_and_one_that_differs_is_refused() -> None:
+def test_matching_claim_is_used_and_different_claim_rejected() -> None:
     body = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "settings"}, "spec": CLAIM}
     with MemoryCluster() as cluster:
         cluster.create(PERSISTENT_VOLUME_CLAIMS, "default", {**body, "spec": {**CLAIM, "volumeName": "v"}})
@@ -110,7 +110,7 @@ def test_a_claim_that_others_use_serves_and_one_that_differs_is_refused() -> Non
             put(cluster, {**body, "spec": {**CLAIM, "accessModes": ["ReadWriteOnce"]}})
 
 
-def test_who_took_it_over_by_hand_owns_it(kind: Any) -> None:
+def test_owner_annotation_transfers_ownership(kind: Any) -> None:
     body, resource = kind
     with MemoryCluster() as cluster:
         cluster.create(resource, "default", body("theirs"))
@@ -118,7 +118,7 @@ def test_who_took_it_over_by_hand_owns_it(kind: Any) -> None:
         assert put(cluster, body("ours")) == "configured"
 
 
-def test_of_a_file_that_names_an_owner_the_real_one_counts(kind: Any) -> None:
+def test_owner_annotation_in_file_is_ignored(kind: Any) -> None:
     body, _ = kind
     with MemoryCluster() as cluster:
         put(cluster, body("theirs"), owner="another")
@@ -129,7 +129,7 @@ def test_of_a_file_that_names_an_owner_the_real_one_counts(kind: Any) -> None:
 
 
 class Between:
-    """A cluster where something happens between a look and the write that follows it; ``times`` often."""
+    """A cluster where something happens between a read and the following write, ``times`` times."""
 
     def __init__(self, inner: MemoryCluster, happens: Any, times: int = 1) -> None:
         self._inner, self._happens, self._left = inner, happens, times
@@ -145,7 +145,7 @@ class Between:
         return found
 
 
-def test_one_that_changes_hands_between_the_look_and_the_write_is_not_written(kind: Any) -> None:
+def test_companion_replaced_before_write_is_not_overwritten(kind: Any) -> None:
     body, resource = kind
 
     def taken(cluster: MemoryCluster) -> None:
@@ -159,7 +159,7 @@ def test_one_that_changes_hands_between_the_look_and_the_write_is_not_written(ki
         assert word_of(stored(cluster, resource)) == "theirs"
 
 
-def test_one_that_goes_between_is_made_anew(kind: Any) -> None:
+def test_companion_deleted_before_write_is_created_again(kind: Any) -> None:
     body, resource = kind
     with MemoryCluster() as cluster:
         put(cluster, body())
@@ -167,7 +167,7 @@ def test_one_that_goes_between_is_made_anew(kind: Any) -> None:
         assert put(gone, body("ours")) == "created"
 
 
-def test_one_that_changes_all_the_time_is_an_error_in_the_end(kind: Any) -> None:
+def test_companion_that_keeps_changing_raises_conflict(kind: Any) -> None:
     body, resource = kind
     count = iter(range(1000))
 
@@ -180,7 +180,7 @@ def test_one_that_changes_all_the_time_is_an_error_in_the_end(kind: Any) -> None
             put(Between(cluster, changed, times=1000), body("ours"))
 
 
-def test_two_submits_at_once(kind: Any) -> None:
+def test_concurrent_submits_create_companion_once(kind: Any) -> None:
     body, resource = kind
     barrier, said = threading.Barrier(8), []
 
@@ -198,10 +198,10 @@ def test_two_submits_at_once(kind: Any) -> None:
             thread.join()
         assert sorted(said) == ["configured"] * 7 + ["created"]
         found = stored(cluster, resource)
-        assert found["metadata"]["labels"] == {"by": f"n{word_of(found)}"}  # of one of them, and not of two
+        assert found["metadata"]["labels"] == {"by": f"n{word_of(found)}"}  # both are from the same submit
 
 
-def test_a_queue_belongs_to_no_job() -> None:
+def test_queue_has_no_owner() -> None:
     queue = {"apiVersion": "tf-dist.dev/v1alpha1", "kind": "Queue", "metadata": {"name": "q"}, "spec": {"weight": 1}}
     with MemoryCluster() as cluster:
         assert put(cluster, queue) == "created"
@@ -216,7 +216,7 @@ def entry(file: str, name: str, **annotations: str) -> LoadedJob:
     return found
 
 
-def test_in_a_namespace_that_is_not_there_it_says_how_to_create_it() -> None:
+def test_missing_namespace_suggests_creation() -> None:
     with MemoryCluster() as cluster:
         with pytest.raises(NotFound) as companion:
             create_companion(cluster, YamlDocument("f", None, config(), None), "nowhere", owner="digits")
@@ -225,7 +225,7 @@ def test_in_a_namespace_that_is_not_there_it_says_how_to_create_it() -> None:
     assert companion.value.hint == job.value.hint == "kubectl create namespace nowhere"
 
 
-def test_the_folder_of_the_file_comes_beside_the_jobs_own_annotations() -> None:
+def test_folder_of_file_is_added_to_annotations() -> None:
     with MemoryCluster() as cluster:
         found = create_job(cluster, entry("a.yaml", "mnist", team="vision"), "default", workdir="/w").stored
     assert found["metadata"]["annotations"] == {"team": "vision", WORKDIR: "/w"}
@@ -239,7 +239,7 @@ def test_the_folder_of_the_file_comes_beside_the_jobs_own_annotations() -> None:
         ([], "b.yaml"),
     ],
 )
-def test_whose_it_is(jobs: list[tuple[str, str]], owner: str) -> None:
+def test_companion_owner_is_job_of_its_file(jobs: list[tuple[str, str]], owner: str) -> None:
     files = [(f"/jobs/{file}", name) for file, name in jobs]
     assert companion_owner(YamlDocument("/jobs/b.yaml", None, config(), None), [entry(*one) for one in files]) == owner
 
@@ -251,7 +251,7 @@ def create_with_code(cluster: Any, folder: Path) -> Object:
     return create_job(cluster, one_job(CODE_JOB.replace(code=folder).files()), "default", workdir="").stored
 
 
-def test_code_of_a_job_is_in_config_maps_that_it_owns(tmp_path: Path) -> None:
+def test_code_is_stored_in_config_maps_owned_by_job(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print(1)")
     with MemoryCluster() as cluster:
         stored = create_with_code(cluster, tmp_path)
@@ -264,7 +264,7 @@ def test_code_of_a_job_is_in_config_maps_that_it_owns(tmp_path: Path) -> None:
         assert "annotations" not in stored["metadata"]
 
 
-def test_packages_are_installed_on_a_cluster_and_must_be_there_on_this_machine() -> None:
+def test_packages_are_installed_on_cluster_but_required_locally() -> None:
     job = CODE_JOB.replace(annotations={PACKAGES: "pytest>=8 absent-package==1"})
     with MemoryCluster() as cluster:
         spec = create_job(cluster, one_job(job.files()), "default", workdir="").stored["spec"]
@@ -282,12 +282,12 @@ def test_packages_are_installed_on_a_cluster_and_must_be_there_on_this_machine()
 
 
 def as_written_by_kubectl(stored: Object, name: str = "again") -> Any:
-    """``kubectl get -o yaml``, under another name."""
+    """The job like from ``kubectl get -o yaml``, with another name."""
     document = {"apiVersion": TFJOBS.api_version, "kind": TFJOBS.kind, **stored}
     return one_job(load_job_files(["a"], texts={"a": yaml.safe_dump({**document, "metadata": {"name": name}})}))
 
 
-def test_job_written_from_one_with_code_takes_the_code_along(tmp_path: Path) -> None:
+def test_exported_job_with_code_copies_code(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print(1)")
     with MemoryCluster() as cluster:
         first = create_with_code(cluster, tmp_path)
@@ -309,7 +309,7 @@ def test_job_written_from_one_with_code_takes_the_code_along(tmp_path: Path) -> 
         assert [one["metadata"]["name"] for one in cluster.list(TFJOBS, "default").items] == ["again", "mnist"]
 
 
-def test_printed_job_uses_the_config_maps_of_its_own_file(tmp_path: Path) -> None:
+def test_printed_job_uses_config_maps_of_its_file(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print(1)")
     documents = submitted_documents(CODE_JOB.replace(code=tmp_path).files(), packed=True)
     bundle = load_job_files(["a"], texts={"a": yaml.safe_dump_all(documents)})
@@ -321,7 +321,7 @@ def test_printed_job_uses_the_config_maps_of_its_own_file(tmp_path: Path) -> Non
         assert pod["volumes"][1]["projected"]["sources"][0]["configMap"]["name"] == part["metadata"]["name"]
 
 
-def test_program_of_a_relative_working_folder_is_looked_for_there(tmp_path: Path) -> None:
+def test_program_is_searched_in_relative_working_directory(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     for name in ("train.py", "sub/train.py"):
         (tmp_path / name).write_text("")
@@ -333,7 +333,7 @@ def test_program_of_a_relative_working_folder_is_looked_for_there(tmp_path: Path
         submitted_documents(job.files(), packed=True)
 
 
-def test_job_whose_code_cannot_be_stored_is_deleted(tmp_path: Path) -> None:
+def test_job_is_deleted_if_code_cannot_be_stored(tmp_path: Path) -> None:
     class Refusing(MemoryCluster):
         def create(self, resource: Resource, namespace: str | None, body: Object) -> Object:
             if resource is CONFIG_MAPS:
@@ -363,7 +363,7 @@ class NodesHidden(MemoryCluster):
         pytest.param(NodesHidden, [{EMULATED: "true"}], True, id="no right to list nodes"),
     ],
 )
-def test_code_is_sent_unless_pods_run_on_this_machine(
+def test_code_is_sent_unless_pods_run_locally(
     cluster: type[MemoryCluster], nodes: list[dict[str, str]], sent: bool, tmp_path: Path
 ) -> None:
     (tmp_path / "train.py").write_text("print(1)")
@@ -376,7 +376,7 @@ def test_code_is_sent_unless_pods_run_on_this_machine(
         assert len(made.list(CONFIG_MAPS, "default").items) == sent
 
 
-def test_nothing_is_created_when_code_cannot_go_along(tmp_path: Path) -> None:
+def test_invalid_code_creates_nothing(tmp_path: Path) -> None:
     bundle = load_job_files(
         ["a"], texts={"a": yaml.safe_dump_all([config(), CODE_JOB.replace(code=tmp_path).to_dict()])}
     )

@@ -1,4 +1,4 @@
-"""A TFJob in Python."""
+"""The ``TFJob`` class."""
 
 from __future__ import annotations
 
@@ -50,20 +50,20 @@ V1ALPHA1 = {
 }
 
 
-def test_job_without_a_name_can_be_changed() -> None:
+def test_job_without_name_can_be_replaced() -> None:
     nameless = TFJob(image="x", command=["true"])
     assert nameless.replace(name="mine") == TFJob("mine", image="x", command=["true"])
     changed = TFJob(image="x", command=["true"], workers=3, packages=["tiny==1"])
     assert nameless.replace(workers=3, packages=["tiny==1"]) == changed
 
 
-def test_the_least_job() -> None:
+def test_minimal_job_has_one_worker() -> None:
     parsed = parse(TFJob("a", image="tf", command=["python", "train.py"]).to_dict())
     assert [str(replica) for replica in parsed.job.replicas] == ["worker-0"]
     assert parsed.warnings == ()
 
 
-def test_what_it_says_is_in_the_document() -> None:
+def test_arguments_are_in_document() -> None:
     job = TFJob(
         "a",
         image="tf",
@@ -122,7 +122,7 @@ def test_what_it_says_is_in_the_document() -> None:
     assert (job.name, job.namespace, repr(job)) == ("a", "ml", "<TFJob a>")
 
 
-def test_an_elastic_job_has_bounds() -> None:
+def test_elastic_job_has_bounds() -> None:
     job = TFJob("a", image="tf", workers=4, min_workers=2, max_workers=8, enable_dynamic_worker=True)
     (worker,) = job.job.replica_specs
     assert (worker.min_replicas, worker.replicas, worker.most) == (2, 4, 8)
@@ -152,7 +152,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("argument", WRONG)
-def test_an_argument_that_cannot_be_used_is_named_with_what_helps(argument: str) -> None:
+def test_invalid_argument_is_reported_with_hint(argument: str) -> None:
     value, path, remedy = WRONG[argument]
     arguments: dict[str, Any] = {"image": "tf", argument: value}
     with pytest.raises(InvalidJob) as caught:
@@ -174,7 +174,7 @@ def test_an_argument_that_cannot_be_used_is_named_with_what_helps(argument: str)
         ({"ps_resources": {"cpu": 1}, "container": {"resources": {}}}, "container.resources", "resources"),
     ],
 )
-def test_an_argument_that_would_be_lost_is_refused(given: dict[str, Any], path: str, remedy: str) -> None:
+def test_conflicting_argument_is_rejected(given: dict[str, Any], path: str, remedy: str) -> None:
     with pytest.raises(InvalidJob) as caught:
         TFJob("a", **{"image": "tf", **given})
     (problem,) = caught.value.problems
@@ -192,7 +192,7 @@ def test_an_argument_that_would_be_lost_is_refused(given: dict[str, Any], path: 
         ({"annotations": 3}, "annotations"),
     ],
 )
-def test_a_change_that_means_nothing_is_refused(given: dict[str, Any], path: str) -> None:
+def test_invalid_replacement_is_rejected(given: dict[str, Any], path: str) -> None:
     with pytest.raises(InvalidJob) as caught:
         TFJob("a", image="tf").replace(**given)
     (problem,) = caught.value.problems
@@ -200,7 +200,7 @@ def test_a_change_that_means_nothing_is_refused(given: dict[str, Any], path: str
     assert problem.hint
 
 
-def test_what_pods_and_containers_have_besides() -> None:
+def test_pod_and_container_fields_are_merged() -> None:
     job = TFJob("a", image="tf", pod={"nodeSelector": {"pool": "a"}}, container={"env": [{"name": "A", "value": "b"}]})
     spec = job.to_dict()["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]
     assert (spec["nodeSelector"], spec["containers"][0]["env"][0]["name"]) == ({"pool": "a"}, "A")
@@ -214,7 +214,7 @@ POLICIES: dict[str, Any] = {
 }
 
 
-def test_what_it_may_be_instead_and_what_follows_a_disruption() -> None:
+def test_policies_are_in_document() -> None:
     job = TFJob("a", image="tf", workers=4, annotations={"note": "n"}, **POLICIES)
     assert job == TFJob("a", image="tf", workers=4, annotations={"note": "n"}).replace(**POLICIES)
     assert job.to_dict()["metadata"]["annotations"]["note"] == "n"
@@ -238,7 +238,7 @@ def test_what_it_may_be_instead_and_what_follows_a_disruption() -> None:
         ({"admission_timeout": "soon", "fallback": [{"workers": 1}]}, ["admission_timeout"]),
     ],
 )
-def test_policies_that_mean_nothing(given: dict[str, Any], paths: list[str]) -> None:
+def test_invalid_policies_are_rejected(given: dict[str, Any], paths: list[str]) -> None:
     for make in (lambda: TFJob("a", image="tf", **given), lambda: TFJob("a", image="tf").replace(**given)):
         with pytest.raises(InvalidJob) as caught:
             make()
@@ -246,7 +246,7 @@ def test_policies_that_mean_nothing(given: dict[str, Any], paths: list[str]) -> 
         assert all(problem.hint for problem in caught.value.problems)
 
 
-def test_what_a_job_of_a_file_is_changed_in() -> None:
+def test_replace_changes_job_from_document() -> None:
     changes: dict[str, Any] = {
         "namespace": "ml",
         "command": ["python"],
@@ -275,7 +275,7 @@ def test_what_a_job_of_a_file_is_changed_in() -> None:
         TFJob("a", image="tf").replace(overrides={"spec..replicas": 1})
 
 
-def test_one_vocabulary() -> None:
+def test_operator_and_class_have_same_arguments() -> None:
     pytest.importorskip("airflow", reason="Airflow is missing: pip install 'tf-dist[airflow]'")
     from tf_dist.airflow import TFJobOperator
 
@@ -289,7 +289,7 @@ def test_one_vocabulary() -> None:
     assert inspect.signature(TFJobOperator).parameters.keys() - mine == of_a_run
 
 
-def test_all_of_them_are_named_at_once() -> None:
+def test_all_invalid_arguments_are_reported_at_once() -> None:
     with pytest.raises(InvalidJob) as caught:
         TFJob("a", **{name: value for name, (value, _, _) in WRONG.items()})
     assert [problem.path for problem in caught.value.problems] == sorted(
@@ -297,8 +297,8 @@ def test_all_of_them_are_named_at_once() -> None:
     )
 
 
-def test_what_only_the_whole_document_shows_is_said_when_it_is_read() -> None:
-    job = TFJob("9", image="tf", workers=4, min_workers=9)  # a name of a Volcano job, and of no TFJob
+def test_document_is_validated_when_read() -> None:
+    job = TFJob("9", image="tf", workers=4, min_workers=9)  # valid for a Volcano job, but not for a TFJob
     with pytest.raises(InvalidFiles, match=r"metadata\.name"):
         _ = job.job
     paths = {found.problem.path for found in job.files().errors}
@@ -308,14 +308,14 @@ def test_what_only_the_whole_document_shows_is_said_when_it_is_read() -> None:
 FILLED: Any = "{{ params.value }}"
 
 
-def test_a_pipeline_may_fill_in_any_text_or_number() -> None:
+def test_accepts_templates_for_text_and_numbers() -> None:
     job = TFJob(FILLED, image=FILLED, args=[FILLED], workers=FILLED, env_vars={"A": FILLED}, resources={"cpu": FILLED})
     assert job.to_dict()["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] == FILLED
     changed = TFJob("a", image="tf").replace(image=FILLED, args=[FILLED], env_vars={"B": FILLED}, labels={"a": FILLED})
     assert changed.to_dict()["metadata"]["labels"] == {"a": FILLED}
 
 
-# What a template is filled in with is text.
+# Templates render to text.
 STRUCTURED = ("command", "args", "env_vars", "resources", "labels", "annotations")
 ONLY_NEW = ("ps_resources", "chief", "evaluator", "enable_dynamic_worker", "pod", "container", "run_policy")
 
@@ -328,7 +328,7 @@ ONLY_NEW = ("ps_resources", "chief", "evaluator", "enable_dynamic_worker", "pod"
     ],
     ids=["new", "replace"],
 )
-def test_a_pipeline_fills_in_no_list_mapping_or_switch(arguments: tuple[str, ...], make: Any) -> None:
+def test_rejects_templates_for_lists_mappings_and_booleans(arguments: tuple[str, ...], make: Any) -> None:
     with pytest.raises(InvalidJob) as caught:
         make(dict.fromkeys(arguments, FILLED))
     assert sorted(problem.path for problem in caught.value.problems) == sorted(arguments)
@@ -338,7 +338,7 @@ def test_a_pipeline_fills_in_no_list_mapping_or_switch(arguments: tuple[str, ...
 @pytest.mark.parametrize(
     ("document", "dialect"), [(VOLCANO, Dialect.VOLCANO), (V1ALPHA1, Dialect.TFJOB_V1ALPHA1)], ids=["volcano", "old"]
 )
-def test_every_format_is_a_job(document: dict[str, Any], dialect: Dialect, tmp_path: Path) -> None:
+def test_reads_every_job_format(document: dict[str, Any], dialect: Dialect, tmp_path: Path) -> None:
     job = TFJob.from_dict(document)
     assert job.job.dialect is dialect
     assert job.to_dict() == document
@@ -351,7 +351,7 @@ def test_every_format_is_a_job(document: dict[str, Any], dialect: Dialect, tmp_p
     assert job.to_dict() == document
 
 
-def test_what_stands_beside_the_job_in_its_file_comes_with_it(tmp_path: Path) -> None:
+def test_keeps_companions_of_file(tmp_path: Path) -> None:
     companion = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"a": "b"}}
     text = yaml.safe_dump_all([companion, V1ALPHA1])
     job = TFJob.from_yaml(text)
@@ -369,19 +369,19 @@ def test_what_stands_beside_the_job_in_its_file_comes_with_it(tmp_path: Path) ->
         (yaml.safe_dump({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}}), "there is no job in it"),
     ],
 )
-def test_a_file_that_is_no_job_says_where_and_why(text: str, said: str) -> None:
+def test_invalid_text_is_reported_with_position(text: str, said: str) -> None:
     with pytest.raises(InvalidFiles) as caught:
         TFJob.from_yaml(text)
     assert said in str(caught.value)
 
 
 @pytest.mark.parametrize("document", [[], {"kind": "TFJob"}, {"metadata": 5}])
-def test_a_document_that_is_no_job_is_refused(document: Any) -> None:
+def test_invalid_document_is_rejected(document: Any) -> None:
     with pytest.raises(InvalidJob):
         TFJob.from_dict(document)
 
 
-def test_it_can_be_copied_and_sent_to_another_process() -> None:
+def test_job_can_be_copied_and_pickled() -> None:
     for job in (TFJob.from_file(EXAMPLES / "digits/tfjob.yaml"), TFJob("a", image="tf")):
         assert pickle.loads(pickle.dumps(job)) == copy.deepcopy(job) == job
     job.to_dict()["metadata"]["name"] = "changed"

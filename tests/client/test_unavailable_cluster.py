@@ -1,4 +1,4 @@
-"""A cluster that is away for a moment ends no command that looks on: watches and logs go on where they broke off."""
+"""A short outage of the cluster does not end commands: watches and logs resume where they stopped."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ STAMP = "2026-11-21T10:00:0"
 
 
 def lines(*texts: str, broken: bool = False) -> bytes:
-    """A log stream of these lines; cut off, or brought to its end."""
+    """A log stream of these lines, complete or ``broken``."""
     return CHUNKED + b"".join(chunk(f"{text}\n".encode()) for text in texts) + (b"" if broken else b"0\r\n\r\n")
 
 
 def log(client: object, *states: InstanceState, **options: object) -> ResumingLogStream:
-    """The log of a container that is in these states, the last of them for good."""
+    """The log of a container that goes through these states and keeps the last."""
     left = list(states or [InstanceState.GONE])
     return ResumingLogStream(
         client,  # type: ignore[arg-type]
@@ -49,7 +49,7 @@ def log(client: object, *states: InstanceState, **options: object) -> ResumingLo
     )
 
 
-def test_a_log_goes_on_where_it_broke_off() -> None:
+def test_log_resumes_where_it_stopped() -> None:
     first = lines(f"{STAMP}1.5Z one", f"{STAMP}2.25Z two", f"{STAMP}2.25Z two again", broken=True)
     second = lines(
         f"{STAMP}1.5Z one", f"{STAMP}2.25Z two", f"{STAMP}2.25Z two again", f"{STAMP}2.25Z still two", "bare"
@@ -128,17 +128,17 @@ CUT = CHUNKED + chunk(f"{ONE}\n".encode()) + chunk(f"{STAMP}2.5Z tw".encode()) +
         ),
     ],
 )
-def test_a_stream_that_ends_is_no_end_of_the_container(
+def test_log_is_complete_when_stream_ends_early(
     streams: list[bytes], states: list[InstanceState], expected: list[str], asked: str
 ) -> None:
-    """``asked``: a letter for each request: follows, reads to the end, reads the end of the previous instance."""
+    """``asked`` has a letter for each request: (f)ollow, read the (e)nd, or read the (p)revious instance."""
     with saying(*streams) as (client, requests), log(client, *states) as found:
         assert [line.decode().rstrip() for line in found] == expected
     shown = ("p" if b"previous=true" in one else "f" if b"follow=true" in one else "e" for one in requests)
     assert "".join(shown) == asked
 
 
-def test_a_log_that_was_empty_is_read_on_from_when_it_was_first_opened() -> None:
+def test_empty_log_resumes_from_time_of_first_request() -> None:
     streams = lines(), lines(ONE), lines(ONE)
     with saying(*streams) as (client, requests), log(client, RUNNING, ENDED, tail=10) as found:
         assert list(found) == [b"one\n"]
@@ -147,7 +147,7 @@ def test_a_log_that_was_empty_is_read_on_from_when_it_was_first_opened() -> None
 
 
 @pytest.mark.parametrize("text", ["one", "[tf-dist: this log is missing]", "", "2026 was a year"])
-def test_a_line_keeps_its_first_word(text: str) -> None:
+def test_line_without_timestamp_is_unchanged(text: str) -> None:
     assert without_stamp(f"{STAMP}1.5Z {text}") == without_stamp(text) == text
 
 
@@ -167,26 +167,26 @@ INSTANCE = ContainerInstance("p", "main", 1)
         ("other", 1, "running", GONE),
     ],
 )
-def test_the_state_of_an_instance(uid: str, count: int, state: str, expected: InstanceState) -> None:
+def test_instance_state_depends_on_restart_count(uid: str, count: int, state: str, expected: InstanceState) -> None:
     statuses = [{"name": "other"}, {"name": "main", "restartCount": count, "state": {state: {}}}]
     stored = {"metadata": {"uid": uid}, "status": {"containerStatuses": statuses}}
     assert instance_state(stored, INSTANCE) is expected
     assert instance_state(None, INSTANCE) is GONE
 
 
-def test_fractions_of_a_second_are_compared_as_such() -> None:
+def test_fractional_timestamps_are_compared_numerically() -> None:
     first = lines(f"{STAMP}1.5Z one", f"{STAMP}1.75Z two", broken=True)
     second = lines(f"{STAMP}1.5Z one", f"{STAMP}1.75Z two", f"{STAMP}1.8Z three", f"{STAMP}2Z four")
     with saying(first, second) as (client, _), log(client) as found:
         assert list(found) == [b"one\n", b"two\n", b"three\n", b"four\n"]
 
 
-def test_stamps_stay_where_they_were_asked_for() -> None:
+def test_requested_timestamps_are_kept() -> None:
     with saying(lines(f"{STAMP}1.5Z one")) as (client, _), log(client, timestamps=True) as found:
         assert list(found) == [f"{STAMP}1.5Z one\n".encode()]
 
 
-def test_a_log_that_is_refused_is_not_asked_for_again() -> None:
+def test_rejected_log_request_is_not_retried() -> None:
     first = lines(f"{STAMP}1Z one", broken=True)
     with saying(first, failure(404)) as (client, _), log(client) as found:
         assert next(found) == b"one\n"
@@ -195,8 +195,8 @@ def test_a_log_that_is_refused_is_not_asked_for_again() -> None:
 
 
 @pytest.mark.parametrize("away", [failure(500), failure(503), failure(429), b""], ids=["500", "503", "429", "reset"])
-def test_a_log_whose_first_opening_fails_in_passing_is_opened_again(away: bytes) -> None:
-    """Nothing was read yet, so nothing that was asked for is left out of the second request."""
+def test_failed_first_log_request_is_retried(away: bytes) -> None:
+    """No line was read yet, so the second request has the same options."""
     whole = lines(f"{STAMP}1.5Z one", f"{STAMP}2.25Z two")
     with saying(away, failure(503), whole) as (client, requests), log(client, tail=10) as found:
         assert list(found) == [b"one\n", b"two\n"]
@@ -204,7 +204,7 @@ def test_a_log_whose_first_opening_fails_in_passing_is_opened_again(away: bytes)
     assert not any(b"since" in request for request in requests)
 
 
-def test_a_log_that_is_closed_while_it_waits_to_be_opened_again_ends_at_once() -> None:
+def test_closed_log_ends_while_waiting_for_retry() -> None:
     busy = reply(429, {"kind": "Status", "code": 429}, "Retry-After: 100")
     with saying(busy) as (client, requests), log(client) as found:
         thread = threading.Thread(target=list, args=(found,))
@@ -215,14 +215,14 @@ def test_a_log_that_is_closed_while_it_waits_to_be_opened_again_ends_at_once() -
         assert not thread.is_alive()
 
 
-def test_a_log_that_cannot_be_opened_in_time_says_why() -> None:
+def test_log_raises_error_when_retries_time_out() -> None:
     with saying(failure(503)) as (client, _):
         stream = ResumingLogStream(client, "default", "a", LogOptions(follow=True), state=lambda: GONE, limit=-1.0)
         with stream as found, pytest.raises(Unavailable):
             next(found)
 
 
-def test_patience_has_an_end_and_does_as_it_is_asked() -> None:
+def test_backoff_grows_respects_retry_after_and_times_out() -> None:
     backoffs: list[float] = []
     patience = Backoff(60, sleep=backoffs.append)
     for _ in range(20):
@@ -266,7 +266,7 @@ def event(kind: str, stored: Object) -> bytes:
     return chunk(json.dumps({"type": kind, "object": stored}).encode() + b"\n")
 
 
-def test_waiting_bears_with_a_cluster_that_is_away(capsys: pytest.CaptureFixture[str]) -> None:
+def test_wait_survives_unavailable_cluster(capsys: pytest.CaptureFixture[str]) -> None:
     running = {**with_phase("Running"), "metadata": {**JOB["metadata"], "resourceVersion": "6"}}
     answers = (
         failure(503),
@@ -279,7 +279,7 @@ def test_waiting_bears_with_a_cluster_that_is_away(capsys: pytest.CaptureFixture
     assert capsys.readouterr().out == "tfjob/a Running\n"
 
 
-def test_a_watcher_goes_on_through_every_break() -> None:
+def test_watcher_resumes_after_breaks() -> None:
     running = {**with_phase("Running"), "metadata": {**JOB["metadata"], "resourceVersion": "6"}}
     gone = {**running, "metadata": {**JOB["metadata"], "resourceVersion": "7"}}
     answers = (
@@ -296,7 +296,7 @@ def test_a_watcher_goes_on_through_every_break() -> None:
         watcher.close()
 
 
-def test_a_watcher_that_may_not_look_says_so() -> None:
+def test_watcher_reports_forbidden() -> None:
     items: queue.Queue[Any] = queue.Queue()
     with saying(failure(403)) as (client, _):
         watcher = ObjectWatcher(client, TFJOBS, "default", items.put)
@@ -304,7 +304,7 @@ def test_a_watcher_that_may_not_look_says_so() -> None:
         watcher.close()
 
 
-def test_a_watcher_of_a_kind_that_is_not_served_says_so_also_after_a_break() -> None:
+def test_watcher_reports_missing_kind_after_outage() -> None:
     items: queue.Queue[Any] = queue.Queue()
     with saying(failure(503), failure(404)) as (client, _):
         watcher = ObjectWatcher(client, TFJOBS, "default", items.put)
@@ -312,7 +312,7 @@ def test_a_watcher_of_a_kind_that_is_not_served_says_so_also_after_a_break() -> 
         watcher.close()
 
 
-def test_a_job_whose_answer_was_lost_is_not_taken_for_anothers(tmp_path: Path) -> None:
+def test_job_is_recognized_after_lost_response(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(json.dumps({**JOB, "metadata": {"name": "a"}, "spec": SPEC}))
     (entry,) = load_job_files([str(tmp_path / "job.yaml")]).jobs
     taken = failure(409, "AlreadyExists")

@@ -1,4 +1,4 @@
-"""Waiting for jobs: where each is, what ends the wait, in a thread and on an event loop."""
+"""Waiting for jobs in a thread and on an event loop: progress, results and errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ METADATA = {"name": "a", "namespace": "default", "uid": "u", "resourceVersion": 
 
 
 def stored(memory: MemoryCluster, phase: str) -> StoredJob:
-    """A job in that phase; "": it is gone."""
+    """A job in the phase, or a deleted job for ""."""
     job = memory.create(TFJOBS, "default", tfjob("a"))
     if phase:
         status = {"tfDist": {"phase": phase, "message": "exit code 3"}}
@@ -55,7 +55,7 @@ def stored(memory: MemoryCluster, phase: str) -> StoredJob:
         ("", "running", "", NotFound("tfjob/a has been deleted, so it will never be running")),
     ],
 )
-def test_what_comes_of_it(phase: str, goal: str, told: str, error: Exception | None) -> None:
+def test_wait_ends_with_state_or_error(phase: str, goal: str, told: str, error: Exception | None) -> None:
     lines: list[str] = []
     with MemoryCluster() as memory:
         job = stored(memory, phase)
@@ -88,16 +88,16 @@ def changed(job: StoredJob, phase: str) -> ObjectChanged:
         ("condition=Running=true", "running"),
     ],
 )
-def test_a_goal_has_the_words_of_kubectl_too(text: str, goal: str) -> None:
+def test_wait_goal_accepts_words_of_kubectl(text: str, goal: str) -> None:
     assert wait_goal(text) == goal
 
 
-def test_a_word_that_is_not_a_goal_is_refused() -> None:
+def test_wait_goal_rejects_unknown_word() -> None:
     with pytest.raises(InvalidJob, match="there is no state 'runing' to wait for"):
         wait_goal("runing")
 
 
-def test_a_wait_is_steps_that_need_neither_a_thread_nor_a_cluster() -> None:
+def test_goal_steps_need_no_thread_or_cluster() -> None:
     job, lines = StoredJob(TFJOBS, {**tfjob("a"), "metadata": METADATA}), list[str]()
     watch = JobInformer(job)
 
@@ -107,7 +107,7 @@ def test_a_wait_is_steps_that_need_neither_a_thread_nor_a_cluster() -> None:
 
     steps = goal_steps(watch, job, "succeeded", None, lines.append)
     assert next(steps) is None
-    assert steps.send(come(changed(job, "Aborted"))) is None  # a change, and not yet how everything is
+    assert steps.send(come(changed(job, "Aborted"))) is None  # a change before the first list
     assert lines == []
     assert steps.send(come(ObjectsListed(TFJOBS, [changed(job, "Aborted").object]))) is None
     assert steps.send(come(changed(job, "Running"))) is None
@@ -119,7 +119,7 @@ def test_a_wait_is_steps_that_need_neither_a_thread_nor_a_cluster() -> None:
 
 
 @pytest.mark.parametrize("on_loop", [False, True], ids=["thread", "event loop"])
-def test_a_handle_may_be_older_than_what_became_of_its_job(on_loop: bool) -> None:
+def test_wait_does_not_trust_old_handle(on_loop: bool) -> None:
     with MemoryCluster() as memory:
         job = stored(memory, "Running")
         memory.patch(TFJOBS, "default", "a", {"status": {"tfDist": {"phase": "Completed"}}}, subresource="status")
@@ -135,7 +135,7 @@ def test_a_handle_may_be_older_than_what_became_of_its_job(on_loop: bool) -> Non
             wait()
 
 
-def test_a_cluster_that_is_away_is_no_reason_to_wait_longer_than_asked() -> None:
+def test_unavailable_cluster_does_not_extend_timeout() -> None:
     def before(verb: str, *_: Any, **__: Any) -> None:
         raise Unavailable("away")
 
@@ -152,14 +152,14 @@ def nothing(_: float | None) -> list[JobEvent]:
 
 
 async def rounds(count: int) -> None:
-    """So many rounds of the event loop."""
+    """Run ``count`` iterations of the event loop."""
     for _ in range(count):
         await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize("step", [600.0, None], ids=["with an end", "without"])
 @pytest.mark.parametrize("later", [0, 1, 2])
-def test_a_wait_ends_when_it_is_cancelled_though_something_has_just_come(later: int, step: float | None) -> None:
+def test_cancelled_wait_ends_despite_new_event(later: int, step: float | None) -> None:
     def twice() -> WaitSteps[None]:
         yield step
         yield step
@@ -172,14 +172,14 @@ def test_a_wait_ends_when_it_is_cancelled_though_something_has_just_come(later: 
         await rounds(later)
         task.cancel()
         await rounds(9)
-        changed.set()  # one that goes on is done after this
+        changed.set()  # a wait that continues would end after this
         await asyncio.wait({task})
         return task.cancelled()
 
     assert asyncio.run(cancelled())
 
 
-def test_an_event_loop_is_not_kept_for_the_waits_that_ran_on_it() -> None:
+def test_event_loop_is_not_kept_alive() -> None:
     def once() -> WaitSteps[None]:
         yield 0.0
 

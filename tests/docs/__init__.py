@@ -1,1 +1,1 @@
-"""The documentation: its reference is complete, its commands and code work."""
+"""The documentation: the reference is complete, and commands and code work."""

@@ -1,7 +1,7 @@
-"""What goes wrong, one job each: what ``tf-dist explain`` says of it stands in docs/troubleshooting.md.
+"""Situations in which a job has a problem. docs/troubleshooting.md shows what ``tf-dist explain`` prints for each.
 
-The cluster is the embedded store with a controller; a test plays the kubelet and the scheduler by hand, in the words
-that Kubernetes has.
+The cluster is the embedded store with a controller. The test acts as the kubelet and the scheduler, and uses the
+messages of Kubernetes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ QUEUE: Final[Object] = {
 
 
 def explained(world: World, name: str) -> str:
-    """What ``tf-dist explain`` prints, but for its last line: who leads."""
+    """The output of ``tf-dist explain`` without its last line, which names the leader."""
     with contextlib.suppress(AlreadyExists):
         held_lease(world.memory, world.clock.now)
     job = StoredJob(TFJOBS, world.job(name))
@@ -65,7 +65,7 @@ def _ended(world: World, pod: str, code: int, reason: str, message: str) -> None
 
 
 def waits_for_room(world: World) -> None:
-    """Another job has the cluster."""
+    """Another job uses the cluster."""
     _submitted(world, "resnet", workers=5)
     _submitted(world, "mnist", workers=3)
 
@@ -76,20 +76,20 @@ def too_large(world: World) -> None:
 
 
 def unknown_queue(world: World) -> None:
-    """It names a queue that is not there."""
+    """The job names a queue that does not exist."""
     world.memory.create(QUEUES, None, {**QUEUE, "spec": {}})
     _submitted(world, "mnist", schedulingPolicy={"queue": "visoin"})
 
 
 def no_quota(world: World) -> None:
-    """Its queue's quota is in use."""
+    """The quota of the job's queue is in use."""
     world.memory.create(QUEUES, None, {**QUEUE, "spec": {"quotas": {"cpu": {"nominal": 4}}}})
     _submitted(world, "resnet", workers=2, schedulingPolicy={"queue": "vision"})
     _submitted(world, "mnist", workers=2, schedulingPolicy={"queue": "vision"})
 
 
 def closed_queue(world: World) -> None:
-    """Its queue is not open to its namespace."""
+    """The job's queue does not accept jobs of its namespace."""
     world.memory.create(QUEUES, None, QUEUE)
     _submitted(world, "mnist", schedulingPolicy={"queue": "vision"})
 
@@ -123,7 +123,7 @@ def command(world: World) -> None:
 
 
 def crash_loop(world: World) -> None:
-    """The parameter server ends again and again."""
+    """The parameter server ends repeatedly."""
     _submitted(world, "mnist")
     world.run_pods()
     last = {"terminated": {"exitCode": 3, "reason": "Error", "message": "cannot bind port 2222"}}
@@ -134,7 +134,7 @@ def crash_loop(world: World) -> None:
 
 
 def evicted(world: World) -> None:
-    """``kubectl drain`` has taken a pod away."""
+    """``kubectl drain`` has evicted a pod."""
     _submitted(world, "mnist")
     world.run_pods()
     world.settle()
@@ -149,7 +149,7 @@ def evicted(world: World) -> None:
 
 
 def too_often(world: World) -> None:
-    """Its pods are taken away more often than it bears."""
+    """The job has more disruptions than it allows."""
     job = tfjob("mnist")
     job["metadata"]["annotations"] = {names.MAX_DISRUPTIONS: "0"}
     world.submit(job)
@@ -163,7 +163,7 @@ def too_often(world: World) -> None:
 
 
 def invalid(world: World) -> None:
-    """A running job was edited into one that cannot be read."""
+    """A running job was edited and is now invalid."""
     _submitted(world, "mnist")
     world.run_pods()
     world.settle()
@@ -174,7 +174,7 @@ def invalid(world: World) -> None:
 
 
 def node_lost(world: World) -> None:
-    """The node of a worker reports no more."""
+    """The node of a worker no longer reports."""
     _submitted(world, "mnist")
     world.run_pods()
     world.settle()
@@ -184,7 +184,7 @@ def node_lost(world: World) -> None:
 
 
 def _blind(world: World) -> None:
-    """The controller may not list nodes, so that admission goes by quota alone."""
+    """The controller cannot list nodes, so admission only considers quota."""
 
     def refuse(verb: str, resource: object = None, *_: object, **__: object) -> None:
         if verb in ("list", "watch") and resource == NODES:
@@ -197,13 +197,13 @@ def _blind(world: World) -> None:
 
 
 def quota_alone(world: World) -> None:
-    """It has just been admitted."""
+    """The job has just been admitted by quota."""
     _blind(world)
     _submitted(world, "mnist")
 
 
 def unschedulable(world: World) -> None:
-    """The scheduler has no node for its pods."""
+    """The scheduler has no node for the job's pods."""
     _blind(world)
     _submitted(world, "mnist", workers=1)
     scheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
@@ -215,7 +215,7 @@ def unschedulable(world: World) -> None:
 
 
 def leaderless(world: World) -> None:
-    """The controller has been killed, and no other leads."""
+    """The leader was killed, and no other controller leads."""
     held_lease(world.memory, _LONG_AGO)
     world.submit(tfjob("mnist"))
 

@@ -1,4 +1,4 @@
-"""The commands of README.md work as they are, pasted in order into a fresh clone."""
+"""The commands of README.md work unchanged and in order in a fresh clone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["tf_dist"]
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = re.findall(r"^\$ (.*)$", (ROOT / "README.md").read_text(), flags=re.MULTILINE)
-INSTALL = ["make install", "source .venv/bin/activate"]  # CI does these before it runs any test
+INSTALL = ["make install", "source .venv/bin/activate"]  # CI runs these before the tests
 
 
 def test_first_commands_install() -> None:
@@ -24,7 +24,7 @@ def test_first_commands_install() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(660)  # longer than that of the commands
+@pytest.mark.timeout(660)  # longer than the timeout of the commands
 def test_commands_work_in_order_on_fresh_clone(tf_dist: Program) -> None:
     pytest.importorskip("tensorflow", reason="TensorFlow is missing: pip install '.[tensorflow]'")
     clone = tf_dist.folder / "clone"

@@ -1,4 +1,4 @@
-"""The reference pages have everything that the code has, and nothing that it has no more."""
+"""The reference pages contain everything that exists in the code, and nothing else."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ ROOT = Path(__file__).parents[2]
 CODE = sorted((ROOT / "tf_dist").rglob("*.py"))
 
 
-def test_reference_pages_are_as_code_has_it() -> None:
-    """``make reference`` writes them anew."""
+def test_reference_pages_are_current() -> None:
+    """``make reference`` updates them."""
     stale = [path.name for path in pages() if path.read_text() != filled(path.read_text())]
     assert not stale, "run make reference"
 
@@ -28,20 +28,20 @@ def test_each_block_is_on_one_page() -> None:
     assert sorted(named) == sorted(BLOCKS)
 
 
-def test_every_key_of_labels_and_annotations_is_there() -> None:
+def test_all_labels_and_annotations_are_listed() -> None:
     page = BLOCKS["annotations"]()
     used = {key for path in CODE for key in re.findall(r"[\"'`/(]?(tf-dist\.dev/[a-z][a-z-]+)", path.read_text())}
     used = {key for key in used if not re.fullmatch(r"tf-dist\.dev/v\d\w*", key)}
     assert used - set(re.findall(r"`(tf-dist\.dev/[\w-]+)`", page)) <= {"tf-dist.dev/v"}
 
 
-def test_the_page_of_reasons_has_every_row_of_the_registry() -> None:
+def test_all_reasons_are_listed() -> None:
     page = BLOCKS["reasons"]()
     words = re.findall(r"^\| `(\w+)` \|", page, flags=re.MULTILINE)
     assert sorted(words) == sorted([*CONDITIONS, *Reason])
 
 
-def test_every_argument_of_the_operators_is_there() -> None:
+def test_all_operator_arguments_are_listed() -> None:
     pytest.importorskip("airflow", reason="Airflow is missing: pip install '.[airflow]'")
     from tf_dist import airflow
 
@@ -58,7 +58,7 @@ def test_every_argument_of_the_operators_is_there() -> None:
         assert set(taken) <= set(re.findall(r"^\| `(\w+)` \|", table, flags=re.MULTILINE)), name
 
 
-def test_every_argument_of_a_step_is_there() -> None:
+def test_all_step_arguments_are_listed() -> None:
     pytest.importorskip("hera", reason="Hera is missing: pip install '.[argo]'")
     from tf_dist.argo import TFJobStep
 

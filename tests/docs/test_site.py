@@ -1,4 +1,4 @@
-"""What the built site asks for and copies. ``make site-pictures`` tries the same in a browser."""
+"""The files that the built site loads, and the text that it copies. ``make site-pictures`` tests it in a browser."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_copy_button_gets_commands_without_prompt_and_output() -> None:
     assert commands(shown) == "tf-dist validate a.yaml\nhelm install a \\\n    --set b=c\nc"
 
 
-def test_console_block_carries_what_is_copied() -> None:
+def test_console_block_contains_text_to_copy() -> None:
     code = '<pre><code><span class="gp">$ </span>echo &quot;a&quot;\nout</code></pre></div>'
     block = f'<div class="language-console highlight">{code}'
     assert on_page_content(block) == f'<div class="language-console highlight" data-copy="echo &quot;a&quot;">{code}'
@@ -25,13 +25,13 @@ def test_console_block_carries_what_is_copied() -> None:
 
 
 class _Settings(yaml.SafeLoader):
-    """mkdocs.yml may name functions of Python."""
+    """A loader for mkdocs.yml, which can contain names of Python functions."""
 
 
 _Settings.add_multi_constructor("tag:yaml.org,2002:python/", lambda *_: None)
 
 
-def test_site_names_no_file_of_another_server() -> None:
+def test_site_loads_no_files_from_other_servers() -> None:
     settings = yaml.load((ROOT / "mkdocs.yml").read_text(), Loader=_Settings)
     assert settings["theme"]["font"] is False
     files = [*settings["extra"]["polyfills"], *settings["extra_css"]]

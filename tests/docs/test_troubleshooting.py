@@ -1,6 +1,6 @@
-"""What docs/troubleshooting.md shows is what a user sees: each situation is played, and compared word for word.
+"""docs/troubleshooting.md shows the exact output: the test simulates each situation and compares the text.
 
-``TF_DIST_REGENERATE=1`` writes the page anew.
+``TF_DIST_REGENERATE=1`` updates the page.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SHOWN = r"(?:\n```console\n(?P<shown>.*?)```\n)?"
 
 
 def _played(name: str) -> str:
-    """The command of a situation and what it prints."""
+    """The command of a situation and its output."""
     world = World()
     SITUATIONS[name](world)
     if name == "quota_alone":
@@ -29,7 +29,7 @@ def _played(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", SITUATIONS)
-def test_the_page_shows_what_a_user_sees(name: str) -> None:
+def test_page_shows_real_output(name: str) -> None:
     played, text = _played(name), PAGE.read_text()
     pattern = re.compile(_MARK.format(name) + _SHOWN, re.DOTALL)
     if os.environ.get("TF_DIST_REGENERATE"):
@@ -41,5 +41,5 @@ def test_the_page_shows_what_a_user_sees(name: str) -> None:
     assert found["shown"] == played
 
 
-def test_every_situation_of_the_page_is_played() -> None:
+def test_page_and_table_have_same_situations() -> None:
     assert set(re.findall(r"<!-- situation: (\w+) -->", PAGE.read_text())) == set(SITUATIONS)

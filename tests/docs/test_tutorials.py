@@ -1,4 +1,4 @@
-"""The tutorials work as they stand: their files are written, and their commands run."""
+"""The files and commands of the tutorials work unchanged."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TUTORIALS = ROOT / "docs" / "tutorials"
 
 
 def files(page: str) -> dict[str, str]:
-    """The files that a page has its reader save."""
+    """The files that readers of a page save."""
     text = (TUTORIALS / page).read_text()
     return dict(re.findall(r'^```\w+ title="([^"]+)"\n(.*?)^```$', text, flags=re.MULTILINE | re.DOTALL))
 
@@ -36,17 +36,17 @@ def commands(page: str) -> list[str]:
 
 @pytest.fixture
 def reader(tf_dist: Program) -> Program:
-    """Who has saved the files of the first tutorial."""
+    """A folder with the files of the first tutorial."""
     for name, text in files("laptop.md").items():
         tf_dist.write(name, text)
     return tf_dist
 
 
-def test_the_job_of_the_laptop_s_tutorial_is_checked_planned_and_run(reader: Program) -> None:
+def test_laptop_tutorial_job_is_validated_planned_and_run(reader: Program) -> None:
     told = {line: reader(*shlex.split(line)[1:]) for line in commands("laptop.md") if line.endswith(" hello.yaml")}
     assert [done.returncode for done in told.values()] == [0, 0, 0], told
     shown = told["tf-dist run hello.yaml"].stdout
-    # The job has not succeeded before both have: neither is stopped before it says so.
+    # The job succeeds only when both workers have succeeded, so no worker is stopped before its output.
     assert "worker-0 is Succeeded" in shown
     assert "worker-1 is Succeeded" in shown
     assert "worker-0 | I am worker 0" in shown
@@ -55,12 +55,12 @@ def test_the_job_of_the_laptop_s_tutorial_is_checked_planned_and_run(reader: Pro
     assert not reader.leftovers()
 
 
-def test_no_worker_of_the_laptop_s_tutorial_is_stopped_by_the_success_of_another() -> None:
+def test_laptop_tutorial_job_succeeds_only_with_all_workers() -> None:
     (rule,) = parse(yaml.safe_load(files("laptop.md")["hello.yaml"])).job.success
     assert (rule.type, rule.index) == (Role.WORKER, None)
 
 
-def test_the_mistake_of_the_laptop_s_tutorial_is_named(reader: Program) -> None:
+def test_laptop_tutorial_mistake_is_reported(reader: Program) -> None:
     (line,) = [line for line in commands("laptop.md") if line.startswith("sed ")]
     subprocess.run(line, shell=True, check=True, cwd=reader.folder)
     found = reader("validate", "wrong.yaml")
@@ -68,7 +68,7 @@ def test_the_mistake_of_the_laptop_s_tutorial_is_named(reader: Program) -> None:
     assert f"$ tf-dist validate wrong.yaml\n{found.stdout}```" in (TUTORIALS / "laptop.md").read_text()
 
 
-def test_the_python_of_the_laptop_s_tutorial_trains(reader: Program) -> None:
+def test_laptop_tutorial_python_trains(reader: Program) -> None:
     done = subprocess.run(
         [sys.executable, "hello.py"], cwd=reader.folder, env=reader.env, capture_output=True, text=True, check=False
     )
@@ -76,12 +76,12 @@ def test_the_python_of_the_laptop_s_tutorial_trains(reader: Program) -> None:
     assert "'loss': 0.5" in done.stdout
 
 
-def test_the_first_job_of_an_installation_is_valid() -> None:
+def test_first_installation_job_is_valid() -> None:
     (job,) = (yaml.safe_load(text) for text in files("first-installation.md").values())
     assert parse(job).job.replicas
 
 
-def test_the_first_dag_is_read_and_makes_a_job() -> None:
+def test_first_dag_has_tasks_and_test_command() -> None:
     pytest.importorskip("airflow", reason="Airflow is missing: pip install '.[airflow]'")
     names: dict[str, object] = {}
     exec(compile(files("first-dag.md")["hello_training.py"], "hello_training.py", "exec"), names)
@@ -91,7 +91,7 @@ def test_the_first_dag_is_read_and_makes_a_job() -> None:
 
 
 @pytest.mark.slow
-def test_the_first_dag_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_first_dag_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("airflow", reason="Airflow is missing: pip install '.[airflow]'")
     from examples.airflow import demo
 

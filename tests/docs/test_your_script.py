@@ -1,4 +1,4 @@
-"""The page about a user's script works as it stands: its scripts train, and its commands run in the page's order."""
+"""The page about users' scripts works unchanged: its scripts train, and its commands run in order."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ COMMANDS = re.findall(r"^\$ tf-dist (.*)$", PAGE, flags=re.MULTILINE)
 
 
 def commands(script: str) -> Iterator[list[str]]:
-    """The runs of a script on this machine, in their order on the page."""
+    """The local runs of a script, in the order of the page."""
     return (words for words in map(shlex.split, COMMANDS) if words[:2] == ["run", script])
 
 
 @pytest.fixture
 def reader(tf_dist: Program) -> Program:
-    """Who has saved the files of the page."""
+    """A folder with the files of the page."""
     for name, text in FILES.items():
         tf_dist.write(name, text)
     return tf_dist
 
 
 def run(reader: Program, words: list[str]) -> tuple[str, dict[str, str]]:
-    """The output of a command that succeeds, and the facts of its summary."""
+    """The output of a successful command, and the facts of its summary."""
     found = reader(*words)
     assert found.returncode == 0, found.stdout + found.stderr
     summary = found.stdout.rpartition(": Succeeded\n")[2]
@@ -47,7 +47,7 @@ def run(reader: Program, words: list[str]) -> tuple[str, dict[str, str]]:
 class TestTraining:
     pytestmark = trains
 
-    def test_loop_trains_and_continues_from_its_checkpoint(self, reader: Program) -> None:
+    def test_loop_trains_and_continues_from_checkpoint(self, reader: Program) -> None:
         first, second = commands("loop.py")
         _, facts = run(reader, first)
         assert (facts["step"], facts["checkpoint"]) == ("100", "model/ckpt-5")
@@ -57,7 +57,7 @@ class TestTraining:
         assert facts["step"] == "200"
 
     @pytest.mark.parametrize(("script", "step"), [("fit.py", "60"), ("mirrored.py", "48")])
-    def test_model_fit_reports_its_epochs(self, reader: Program, script: str, step: str) -> None:
+    def test_model_fit_reports_epochs(self, reader: Program, script: str, step: str) -> None:
         if find_spec("tf_keras") is None:
             pytest.skip("tf_keras is missing: pip install --no-deps tf_keras")
         (words,) = commands(script)
@@ -66,19 +66,19 @@ class TestTraining:
         assert float(facts["loss"]) < 1
 
     @pytest.mark.parametrize("script", ["fit.py", "mirrored.py"])
-    def test_failure_with_keras_3_is_known(self, reader: Program, script: str) -> None:
+    def test_keras_3_failure_suggests_legacy_keras(self, reader: Program, script: str) -> None:
         (words,) = commands(script)
         found = reader(*words[: words.index("--env")])
         assert found.returncode == 1
         assert "what to do: " in found.stdout
         assert "TF_USE_LEGACY_KERAS=1" in found.stdout.rpartition("what to do: ")[2]
 
-    def test_callback_reports_without_lines_of_keras(self, reader: Program) -> None:
+    def test_callback_reports_metrics(self, reader: Program) -> None:
         (words,) = commands("reported.py")
         _, facts = run(reader, words)
         assert (facts["epoch"], "loss" in facts) == ("3", True)
 
-    def test_session_of_tensorflow_1_trains(self, reader: Program) -> None:
+    def test_tensorflow_1_session_trains(self, reader: Program) -> None:
         for number, words in enumerate(commands("v1.py")):
             _, facts = run(reader, words)
             assert "loss" in facts
@@ -86,7 +86,7 @@ class TestTraining:
 
 
 @pytest.mark.parametrize("file", ["claim.yaml", "restricted.yaml"])
-def test_job_file_takes_the_changes_of_the_page(reader: Program, file: str) -> None:
+def test_job_file_accepts_changes_of_page(reader: Program, file: str) -> None:
     (words,) = (one for one in map(shlex.split, COMMANDS) if one[0] == "init")
     assert reader(*words).returncode == 0
     job: dict[str, Any] = yaml.safe_load((reader.folder / "job.yaml").read_text())
@@ -99,7 +99,7 @@ def test_job_file_takes_the_changes_of_the_page(reader: Program, file: str) -> N
     assert found.returncode == 0, found.stdout + found.stderr
 
 
-def test_submission_to_a_cluster_is_valid(reader: Program) -> None:
+def test_submitted_job_has_roles(reader: Program) -> None:
     (words,) = (one for one in map(shlex.split, COMMANDS) if one[0] == "submit")
     found = reader(*words[: words.index("--context")], "--dry-run")
     assert found.returncode == 0, found.stderr
@@ -111,5 +111,5 @@ def test_submission_to_a_cluster_is_valid(reader: Program) -> None:
     }
 
 
-def test_advice_names_this_page() -> None:
+def test_log_advice_names_page() -> None:
     assert any("docs/your-script.md" in rule.resolution for rule in LOG_RULES)

@@ -1,4 +1,4 @@
-"""The examples train for real: TensorFlow, parameter servers, and things that go wrong meanwhile."""
+"""The examples train with real TensorFlow and parameter servers, also while replicas are killed."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ trains = [
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_every_example_is_accepted_without_a_warning(file: Path) -> None:
+def test_example_is_valid_without_warnings(file: Path) -> None:
     for document in yaml.safe_load_all(file.read_text()):
         assert parse(document).warnings == ()
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 class TestTraining:
-    """Each example as a user runs it."""
+    """Each example, run like a user would."""
 
     pytestmark = trains
 
@@ -93,7 +93,7 @@ def _steps(cluster: Cluster, pod: str) -> int:
 
 
 def _processes(replica: str) -> list[int]:
-    """The training processes of a replica, by the host name in their environment: those of other runs are let be."""
+    """The training processes of a replica. The host name in their environment excludes those of other runs."""
     found = []
     for process in descendants(os.getpid()) & pids_with_variable(f"HOSTNAME=digits-{replica}".encode()):
         with suppress(OSError):
@@ -104,11 +104,11 @@ def _processes(replica: str) -> list[int]:
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds processes in /proc")
 class TestTrouble:
-    """Training goes on after what clusters do to it."""
+    """Training continues after failures."""
 
     pytestmark = trains
 
-    def test_replicas_that_are_killed_come_back_and_training_ends_well(self, cluster: Cluster) -> None:
+    def test_training_succeeds_after_killed_replicas_restart(self, cluster: Cluster) -> None:
         _submit(cluster, steps="5000")
         for victim, step in (("worker-1", 500), ("ps-0", 1200), ("worker-0", 1900)):
             until(partial(lambda least: _steps(cluster, "digits-worker-0") >= least, step), 300)

@@ -1,4 +1,4 @@
-"""The example notebook: it is one, holds no outputs, and every cell of it runs."""
+"""The example notebook is valid, has no outputs, and all its cells run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 NOTEBOOK = Path(__file__).parents[2] / "examples/training.ipynb"
 
 
-def test_every_cell_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_cells_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     for cell in json.loads(NOTEBOOK.read_text())["cells"]:
@@ -23,7 +23,7 @@ def test_every_cell_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 
 
 def test_notebook_is_stored_without_outputs() -> None:
-    """nbformat 4.5: cells with ids of their own, and neither outputs nor counts, which would change with every run."""
+    """nbformat 4.5: cells have unique ids, and no outputs or counts, which would change with every run."""
     notebook = json.loads(NOTEBOOK.read_text())
     assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
     ids = [cell["id"] for cell in notebook["cells"]]

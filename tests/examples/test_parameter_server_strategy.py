@@ -43,7 +43,7 @@ else:
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["fixed workers", "dynamic workers"])
-def test_parameter_server_strategy_trains_beside_an_evaluator(tmp_path: Path, dynamic: bool) -> None:
+def test_parameter_server_strategy_trains_with_evaluator(tmp_path: Path, dynamic: bool) -> None:
     (tmp_path / "train.py").write_text(PROGRAM)
     container = {"name": "tensorflow", "image": "any", "command": ["python", "train.py"]}
     counts = {"Chief": 1, "PS": 2, "Worker": 2, "Evaluator": 1}
@@ -52,7 +52,7 @@ def test_parameter_server_strategy_trains_beside_an_evaluator(tmp_path: Path, dy
         "kind": "TFJob",
         "metadata": {"name": "strategy"},
         "spec": {
-            # Without the cure the chief waits for the evaluator's server for ever.
+            # If its TF_CONFIG named the evaluator, the chief would wait forever for the evaluator's server.
             "runPolicy": {"cleanPodPolicy": "All", "activeDeadlineSeconds": 300},
             "enableDynamicWorker": dynamic,
             "tfReplicaSpecs": {

@@ -1,4 +1,4 @@
-"""Cases: jobs, the options of their runs, and how they end. Every face runs this list (``test_faces``)."""
+"""Cases: jobs, the options of their runs, and their outcomes. All interfaces run this list (``test_faces``)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tf_dist.cluster.api import PODS, TFJOBS, Cluster, Object
 from tf_dist.core.model import names
 
 CASE: Final = "case"
-"""The label of a case's job: faces name jobs differently."""
+"""The label of a case's job, because interfaces name jobs differently."""
 
 FOLDER: Final = "@FOLDER@"
-"""In a document: a folder of the test's own."""
+"""A placeholder in documents for the test's folder."""
 
 FOREVER: Final = "trap 'exit 143' TERM; while :; do sleep 0.05; done"
 TRACEBACK: Final = 'Traceback (most recent call last):\\n  File "a.py", line 1, in f\\nValueError: odd shape\\n'
@@ -25,22 +25,22 @@ FACES: Final = (COMMAND, PYTHON, WORKER, TRIGGERER, STEP)
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One job, and how its run ends on every face."""
+    """A job, and the outcome of its run in all interfaces."""
 
     document: Object
-    """What a user writes."""
+    """The document that a user writes."""
     beside: Sequence[Object] = ()
-    """Objects of the same file that the job needs."""
+    """The job's companions in the same file."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Options of the run, by the fields of ``RunOptions``."""
+    """Options of the run, by field of ``RunOptions``."""
     meanwhile: Callable[[Cluster, Object], None] | None = None
-    """What somebody else does to the job once it runs."""
+    """An action of another client when the job runs."""
     ends: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of the outcome; every face has the same ``reason`` and ``message``, too."""
+    """Fields of the outcome. ``reason`` and ``message`` are also the same in all interfaces."""
     refused: Sequence[str] = ()
-    """Parts of the error of a job that is never created; empty: it is created."""
+    """Parts of the error of a job that is rejected. Empty if the job is created."""
     faces: Sequence[str] = FACES
-    """The faces that have these options."""
+    """The interfaces that have these options."""
 
 
 def worker(script: str, replicas: int = 1, restart: str = "Never", **pod: Any) -> Object:
@@ -51,7 +51,7 @@ def worker(script: str, replicas: int = 1, restart: str = "Never", **pod: Any) -
 
 
 def tfjob(roles: Mapping[str, Object] | str, annotations: Mapping[str, str] | None = None, **spec: Any) -> Object:
-    """A TFJob of these roles, or whose only worker runs a script."""
+    """A TFJob with these roles, or with one worker that runs a script."""
     roles = {"Worker": worker(roles)} if isinstance(roles, str) else roles
     metadata = {"name": "job", **({"annotations": dict(annotations)} if annotations else {})}
     return {
@@ -63,7 +63,7 @@ def tfjob(roles: Mapping[str, Object] | str, annotations: Mapping[str, str] | No
 
 
 def changed(document: Object, path: Sequence[str | int], value: Any) -> Object:
-    """The document with another value there."""
+    """A copy of the document with another value at the path."""
     document = deepcopy(document)
     parent: Any = document
     for name in path[:-1]:
@@ -78,7 +78,7 @@ def delete(cluster: Cluster, job: Object) -> None:
 
 
 def evict(cluster: Cluster, job: Object) -> None:
-    """Take a pod of the job away, as a drained node does."""
+    """Delete the job's pods, like a node drain."""
     namespace, owner = job["metadata"]["namespace"], job["metadata"]["uid"]
     for pod in cluster.list(PODS, namespace).items:
         if any(one["uid"] == owner for one in pod["metadata"].get("ownerReferences", ())):
@@ -205,7 +205,7 @@ CASES: Final[Mapping[str, Case]] = {
     "active-deadline": Case(
         document=tfjob(FOREVER, runPolicy={"activeDeadlineSeconds": 1}), ends={"kind": "deadline_exceeded"}
     ),
-    # What others do
+    # Actions of other clients
     "deleted": Case(document=tfjob(FOREVER), meanwhile=delete, ends={"kind": "deleted"}),
     "evicted": Case(document=tfjob(FOREVER, {names.MAX_DISRUPTIONS: "0"}), meanwhile=evict, ends={"kind": "evicted"}),
     # Limits
@@ -217,7 +217,7 @@ CASES: Final[Mapping[str, Case]] = {
     ),
     "fallback": Case(
         document=HUGE,
-        # The controller tries the fallback after this time, and has as long again for it, on a busy machine too.
+        # The controller tries the fallback after this time, and has the same time again, also on a busy machine.
         options={"admission_timeout": 10, "fallback": [{"resources": {"nvidia.com/gpu": 0}}]},
         ends={**SUCCEEDED, "fallback": 1},
         faces=(COMMAND, WORKER, TRIGGERER, STEP),
@@ -228,7 +228,7 @@ CASES: Final[Mapping[str, Case]] = {
         ends=SUCCEEDED,
         faces=(COMMAND, WORKER, TRIGGERER, STEP),
     ),
-    # Refused
+    # Rejected jobs
     "no-roles": Case(document=tfjob({}), refused=["spec.tfReplicaSpecs"]),
     "wrong-type": Case(
         document=changed(tfjob("true"), ["spec", "tfReplicaSpecs", "Worker", "replicas"], "many"),
@@ -251,14 +251,14 @@ _SOME: Final = (
 )
 _FILES: Final = ("code", "restarted", "config-map", "volcano")
 STACK: Final = tuple(name for name in CASES if name not in _FILES) if os.environ.get("TD_ALL_CASES") else _SOME
-"""The cases that also run in a whole Airflow, which needs seconds for each task. With ``TD_ALL_CASES``, all but those
-with a folder of the test or a volume, which its cluster does not mount."""
+"""The cases that also run in a complete Airflow, which needs seconds for each task. With ``TD_ALL_CASES``, all cases
+except those that need a folder of the test or a volume, which that cluster does not mount."""
 
 CONTAINERS: Final = tuple(
     name
     for name, case in CASES.items()
     if STEP in case.faces
-    # Steps and replicas share no folder, and the first process of a container cannot kill itself.
+    # Steps and replicas share no folder, and the init process of a container cannot kill itself.
     and name not in ("code", "restarted", "killed")
 )
-"""The cases that also run in Argo itself, with real containers."""
+"""The cases that also run in a real Argo with containers."""

@@ -1,4 +1,4 @@
-"""Faces: each runs a case as its user does, and says how it ended in the same words."""
+"""Interfaces: each runs a case like its users do, and returns the outcome in the same form."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tf_dist.errors import TFDistError
 SECONDS = 90
 
 if INSTALLED:
-    # Not in the threads that run cases: imports in several threads at once wait for each other.
+    # Import here, because concurrent imports in the threads that run cases would wait for each other.
     import tf_dist.airflow.jobs.job_waiter
     import tf_dist.airflow.operators.task_run  # noqa: F401
     from tf_dist.airflow import TFJobOperator
@@ -34,19 +34,19 @@ if INSTALLED:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a case ended on a face: its outcome, or why its job was refused."""
+    """The result of a case in an interface: its outcome, or why the job was rejected."""
 
     outcome: Mapping[str, Any]
     refused: str = ""
 
 
 def refused(text: object) -> Ended:
-    """The end of a job that was never created."""
+    """The result of a job that was never created."""
     return Ended({"kind": "invalid"}, str(text))
 
 
 def called(case: Case, face: Face) -> dict[str, Any]:
-    """The options of a case by the names of a face."""
+    """The options of a case, with the names of an interface."""
     names = {row.name: name for name, row in options_of(RunOptions, face).items()}
     return {names[name]: value for name, value in case.options.items()}
 
@@ -148,7 +148,7 @@ def step_outcome(out: Mapping[str, str]) -> dict[str, Any]:
 
 
 def case_document(case: Case, folder: Path) -> Any:
-    """The document, with the folder of the test filled in."""
+    """The document, with the test's folder inserted."""
     return json.loads(json.dumps(case.document).replace("@FOLDER@", str(folder)))
 
 

@@ -1,7 +1,7 @@
-"""Decisions of every face in one table of situations: what is reported of a job, and whether the job stays.
+"""A table of situations with the decisions of all interfaces: the reported outcome, and whether the job is kept.
 
-Unlike the cases, nothing runs: the test writes the statuses that a controller would, so that limits, deletions and
-refused specs come at the right moment.
+Unlike in the cases, no pods run. The test writes statuses like a controller, so that limits, deletions and rejected
+specs happen at the right moment.
 """
 
 from __future__ import annotations
@@ -43,25 +43,25 @@ SHORT = 0.3
 
 @dataclass(frozen=True, kw_only=True)
 class Situation:
-    """What happens to a job once it is created, and what every face makes of it."""
+    """What happens to a job after its creation, and the decisions of all interfaces."""
 
     kind: OutcomeKind
     error: type[JobOutcomeError] | None
-    """What Python and Airflow raise."""
+    """The error that Python and Airflow raise."""
     code: int
     """The exit code of a command and of a launcher."""
     stays: bool
-    """A task and a step leave the job in the cluster. A command always deletes it."""
+    """Whether a task and a step keep the job in the cluster. A command always deletes the job."""
     status: Callable[[float], Status] = lambda now: Status(phase=Phase.RUNNING, admission=Admission(now), created=now)
-    """What the controller writes; ``now``: when (epoch seconds)."""
+    """The status that the controller writes at the time ``now`` (epoch seconds)."""
     image: str = ""
-    """Why the only pod waits."""
+    """The reason why the only pod waits."""
     deleted: bool = False
-    """Another client deletes it."""
+    """Whether another client deletes the job."""
     limits: Mapping[str, float] = field(default_factory=dict)
-    """``timeout``, ``admission_timeout`` and ``startup_timeout`` of the face (seconds)."""
+    """``timeout``, ``admission_timeout`` and ``startup_timeout`` of the interface, in seconds."""
     watched: bool = True
-    """A command ends, too. Without, its user may mend the job, and it goes on."""
+    """Whether a command also ends. Otherwise it continues, because its user may repair the job."""
 
 
 def ended(phase: Phase, **more: Any) -> Callable[[float], Status]:
@@ -152,7 +152,7 @@ SITUATIONS: Mapping[str, Situation] = {
 
 @dataclass
 class Stage:
-    """A cluster in which a test plays the controller."""
+    """A cluster in which the test acts as the controller."""
 
     light: LightSite
     folder: Path
@@ -160,7 +160,7 @@ class Stage:
     over: threading.Event = field(default_factory=threading.Event)
 
     def play(self) -> None:
-        """Have the situation happen to the first job that comes."""
+        """Apply the situation to the first job that is created."""
         until(lambda: bool(self.light.uids()) or self.over.is_set(), SECONDS)
         if self.over.is_set():
             return
@@ -177,7 +177,7 @@ class Stage:
             self.light.cluster.delete(TFJOBS, "default", name)
 
     def bury(self) -> None:
-        """What a kubelet does with pods that are deleted."""
+        """Remove pods that are being deleted, like a kubelet."""
         for one in self.light.cluster.list(PODS, "default").items:
             if "deletionTimestamp" in one["metadata"]:
                 self.light.cluster.delete(PODS, "default", one["metadata"]["name"], grace_period=0)
@@ -267,14 +267,14 @@ CASES = [
 
 @pytest.fixture
 def light(tmp_path: Path) -> Iterator[LightSite]:
-    """A cluster in which nothing runs."""
+    """A cluster that runs no pods."""
     with light_site(tmp_path) as found:
         yield found
 
 
 @pytest.mark.filterwarnings("ignore:::airflow")
 @pytest.mark.parametrize(("face", "situation"), CASES)
-def test_faces_agree(
+def test_interfaces_decide_alike(
     light: LightSite, tmp_path: Path, capsys: pytest.CaptureFixture[str], face: Face, situation: Situation
 ) -> None:
     if face in (task_in_worker, task_deferred):

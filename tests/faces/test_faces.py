@@ -1,4 +1,4 @@
-"""One list of cases through every face: the same job ends in the same way, and is reported in the same words."""
+"""A list of cases in all interfaces: each job has the same outcome with the same texts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ALL = [(face, name) for face in FACES for name in CASES if face in CASES[name].f
 
 
 def _first(name: str) -> str:
-    """The face whose texts the others have."""
+    """The interface with which the texts of the others are compared."""
     return next(face for face in CASES[name].faces if INSTALLED or face not in AIRFLOW)
 
 
@@ -38,7 +38,7 @@ def _first(name: str) -> str:
 def found(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[dict[tuple[str, str], Future[Ended]]]:
-    """How all cases end on all faces; some run at a time, each under a name of its own."""
+    """The results of all cases in all interfaces. Several cases run at a time, each with a unique name."""
     scratch = tempfile.mkdtemp(prefix="tf-")
     params = [item.callspec.params for item in request.session.items if item.module is request.module]
     wanted = {(face, one["name"]) for one in params for face in (one["face"], _first(one["name"]))}
@@ -85,7 +85,7 @@ def _run(made: Stage, face: str, name: str, folder: Path) -> Ended:
 
 
 def _act(made: Stage, case: Case, label: str) -> None:
-    """What somebody else does to the job once it runs."""
+    """Run the case's action of another client when the job runs."""
 
     def job() -> Object | None:
         for kind in JOB_KINDS:
@@ -103,7 +103,9 @@ def _act(made: Stage, case: Case, label: str) -> None:
 
 
 @pytest.mark.parametrize(("face", "name"), ALL, ids=lambda one: one.replace(" ", "-"))
-def test_job_ends_alike_on_every_face(face: str, name: str, found: dict[tuple[str, str], Future[Ended]]) -> None:
+def test_job_outcome_is_same_in_all_interfaces(
+    face: str, name: str, found: dict[tuple[str, str], Future[Ended]]
+) -> None:
     if face in AIRFLOW:
         pytest.importorskip("airflow", reason="Airflow is missing: pip install '.[airflow]'")
     case, ended = CASES[name], found[face, name].result()
@@ -113,7 +115,7 @@ def test_job_ends_alike_on_every_face(face: str, name: str, found: dict[tuple[st
         return
     assert not ended.refused
     assert {field: ended.outcome[field] for field in case.ends} == case.ends
-    # The text, too, is that of the first face.
+    # The texts are also those of the first interface.
     first = found[_first(name), name].result()
     assert [ended.outcome[field] for field in ("reason", "message")] == [
         first.outcome[field] for field in ("reason", "message")

@@ -1,4 +1,4 @@
-"""What the embedded cluster refuses of jobs, as its clients see it."""
+"""Jobs and queues that the embedded cluster rejects."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def cluster() -> Iterator[MemoryCluster]:
 
 
 @pytest.mark.parametrize("manager", ["kubeflow.org/traning-operator", "example.com/mine", ""])
-def test_refuses_unknown_manager(cluster: MemoryCluster, manager: str) -> None:
+def test_rejects_unknown_manager(cluster: MemoryCluster, manager: str) -> None:
     with pytest.raises(Invalid, match=r"spec\.runPolicy\.managedBy: unknown value"):
         cluster.create(TFJOBS, "default", tfjob(managedBy=manager))
 
@@ -32,13 +32,13 @@ MULTIKUEUE = "kueue.x-k8s.io/multikueue"
 @pytest.mark.parametrize(
     ("before", "after"), [(None, MULTIKUEUE), (TRAINING_OPERATOR, MULTIKUEUE), (MULTIKUEUE, TRAINING_OPERATOR)]
 )
-def test_refuses_change_of_manager(cluster: MemoryCluster, before: str | None, after: str) -> None:
+def test_rejects_change_of_manager(cluster: MemoryCluster, before: str | None, after: str) -> None:
     cluster.create(TFJOBS, "default", tfjob(managedBy=before))
     with pytest.raises(Invalid, match=f"managedBy: cannot be changed from .* to {after}"):
         cluster.patch(TFJOBS, "default", "mnist", {"spec": {"runPolicy": {"managedBy": after}}})
 
 
-def test_refuses_queue_with_unknown_key(cluster: MemoryCluster) -> None:
+def test_rejects_queue_with_unknown_key(cluster: MemoryCluster) -> None:
     queue = {"metadata": {"name": "vision"}, "spec": {"quota": {"cpu": {"nominal": 4}}}}
     with pytest.raises(Invalid, match=r"spec\.quota: unknown key \(did you mean quotas\?\)"):
         cluster.create(QUEUES, None, queue)
@@ -48,12 +48,12 @@ def test_refuses_queue_with_unknown_key(cluster: MemoryCluster) -> None:
     assert patched["spec"]["weight"] == 2
 
 
-def test_accepts_update_that_names_default_manager(cluster: MemoryCluster) -> None:
+def test_accepts_update_with_default_manager(cluster: MemoryCluster) -> None:
     cluster.create(TFJOBS, "default", tfjob())
     changed = cluster.patch(TFJOBS, "default", "mnist", {"spec": {"runPolicy": {"managedBy": TRAINING_OPERATOR}}})
     assert changed["spec"]["runPolicy"]["managedBy"] == TRAINING_OPERATOR
 
 
-def test_refuses_job_whose_tf_config_is_too_long(cluster: MemoryCluster) -> None:
+def test_rejects_job_with_too_long_tf_config(cluster: MemoryCluster) -> None:
     with pytest.raises(Invalid, match=r"TF_CONFIG would have [0-9]+ bytes"):
         cluster.create(TFJOBS, "default", tfjob(workers=5_000))

@@ -1,4 +1,4 @@
-"""The local daemon as processes: started by several at once, killed, started again."""
+"""The local daemon as a process: concurrent starts, kills and restarts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ print(up(LocalSettings(state_dir=sys.argv[1], workdir="/")).pid)
 
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Path]:
-    """A state folder whose daemon ends with the test."""
+    """A state folder. Its daemon ends with the test."""
     folder = tmp_path / "local"
     yield folder
     down(folder)
@@ -68,7 +68,7 @@ def _phase(endpoint: DaemonEndpoint) -> str:
 
 
 @pytest.mark.slow
-def test_several_who_start_it_at_once_get_the_same_daemon(home: Path) -> None:
+def test_concurrent_starts_share_one_daemon(home: Path) -> None:
     processes = [
         subprocess.Popen([sys.executable, "-c", _UP, str(home)], stdout=subprocess.PIPE, text=True) for _ in range(4)
     ]
@@ -78,7 +78,7 @@ def test_several_who_start_it_at_once_get_the_same_daemon(home: Path) -> None:
     assert pids == {str(endpoint.pid)}
 
 
-def test_a_killed_daemon_finds_its_jobs_and_running_pods_again(home: Path, tmp_path: Path) -> None:
+def test_restarted_daemon_finds_jobs_and_running_pods(home: Path, tmp_path: Path) -> None:
     first = _up(home)
     go_on = tmp_path / "go-on"
     daemon_client(first).create(TFJOBS, "default", _job(f"until [ -e {go_on} ]; do sleep 0.05; done"))
@@ -97,7 +97,7 @@ def test_a_killed_daemon_finds_its_jobs_and_running_pods_again(home: Path, tmp_p
     assert all(c["restartCount"] == 0 for pod in pods for c in pod["status"]["containerStatuses"])
 
 
-def test_stopping_it_ends_every_pod_and_keeps_the_jobs(home: Path) -> None:
+def test_down_ends_daemon_and_keeps_jobs(home: Path) -> None:
     first = _up(home)
     daemon_client(first).create(TFJOBS, "default", _job("exec sleep 600"))
     until(lambda: _phase(first) == "Running", 90)
@@ -107,12 +107,12 @@ def test_stopping_it_ends_every_pod_and_keeps_the_jobs(home: Path) -> None:
     assert [job["metadata"]["name"] for job in daemon_client(second).list(TFJOBS, "default").items] == ["mnist"]
 
 
-# Secrets and whose the folder is
+# Secrets and the owner of the folder
 
 
 @pytest.mark.slow
-def test_a_daemon_never_uses_the_token_of_the_one_before(home: Path) -> None:
-    """While none ran, any process could listen at its port, and was sent the token by every client."""
+def test_daemon_never_reuses_token(home: Path) -> None:
+    """While no daemon runs, any process can listen on its port and receive the token from clients."""
     first = _up(home)
     lasting = daemon_client(first)
     os.kill(first.pid, signal.SIGKILL)
@@ -139,7 +139,7 @@ def test_a_daemon_never_uses_the_token_of_the_one_before(home: Path) -> None:
         stolen.get(NAMESPACES, None, "default")
     config = yaml.safe_load(third.kubeconfig.read_text())
     assert config["users"][0]["user"]["token"] == third.token
-    with daemon_client(second) as survivor:  # made for the daemon before, at the same place
+    with daemon_client(second) as survivor:  # a client of the previous daemon at the same URL
         assert survivor.get(NAMESPACES, None, "default")
     lasting.close()
 
@@ -149,7 +149,7 @@ def suppress_cluster_errors(cluster: RestCluster) -> None:
         cluster.get(NAMESPACES, None, "default")
 
 
-def test_the_folder_and_what_is_secret_in_it_are_for_their_owner_only(home: Path) -> None:
+def test_folder_and_secrets_are_private(home: Path) -> None:
     home.mkdir(mode=0o777)
     home.chmod(0o777)
     for name in ("kubeconfig", "cluster.sqlite", "daemon.log"):
@@ -166,7 +166,7 @@ def test_the_folder_and_what_is_secret_in_it_are_for_their_owner_only(home: Path
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make folders of other users")
 @pytest.mark.parametrize("what", ["folder", "link", "link to nothing", "file"])
-def test_a_folder_of_another_user_is_not_used_nor_believed(home: Path, tmp_path: Path, what: str) -> None:
+def test_folder_of_another_user_is_rejected(home: Path, tmp_path: Path, what: str) -> None:
     theirs = tmp_path / "theirs"
     if what == "folder":
         home.mkdir()
@@ -177,7 +177,7 @@ def test_a_folder_of_another_user_is_not_used_nor_believed(home: Path, tmp_path:
         home.touch()
     else:
         if what == "link":
-            theirs.mkdir()  # ours, but they decide what the link leads to tomorrow
+            theirs.mkdir()  # our folder, but the other user can change the link
         home.symlink_to(theirs)
         os.lchown(home, 65534, 65534)
     assert daemon_status(home) is None
@@ -188,7 +188,7 @@ def test_a_folder_of_another_user_is_not_used_nor_believed(home: Path, tmp_path:
     assert sorted(tmp_path.iterdir()) == sorted({home, *([theirs] if what == "link" else [])})
 
 
-def test_the_daemons_own_log_is_bounded_whoever_writes_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_daemon_log_size_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log, ours = tmp_path / "daemon.log", [os.dup(number) for number in (1, 2)]
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
     try:
@@ -211,7 +211,7 @@ def test_the_daemons_own_log_is_bounded_whoever_writes_to_it(tmp_path: Path, mon
     assert found[-3:] == ["line 1999", "past logging 1", "past logging 2"]
 
 
-def test_clients_find_it_through_files_of_these_names(tmp_path: Path) -> None:
+def test_endpoint_file_names_are_stable(tmp_path: Path) -> None:
     endpoint = DaemonEndpoint(url="http://x", token="t", pid=0, network={}, state_dir=tmp_path)
     assert (endpoint.kubeconfig, ENDPOINT_FILE) == (tmp_path / "kubeconfig", "endpoint.json")
 
@@ -219,9 +219,7 @@ def test_clients_find_it_through_files_of_these_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("before", "port"), [('{"url": "http://127.0.0.1:4711"}', 4711), ('{"url": "http://x"}', 0), ("{}", 0), ("[", 0)]
 )
-def test_a_daemon_is_started_with_what_it_was_given_where_the_one_before_listened(
-    tmp_path: Path, before: str, port: int
-) -> None:
+def test_daemon_starts_with_settings_on_previous_port(tmp_path: Path, before: str, port: int) -> None:
     (tmp_path / ENDPOINT_FILE).write_text(before)
     given = DaemonSettings(
         state_dir=str(tmp_path), workdir="/w", network="shared", capacity={"cpu": "2"}, entrypoints={"tf": ("sh", "-c")}
@@ -250,8 +248,8 @@ sys.stdin.read()
 """
 
 
-def test_a_daemon_ends_with_its_user_though_that_one_is_killed(home: Path, tmp_path: Path) -> None:
-    """What a test run starts nothing is to outlive: the system frees the lock of a process that is killed."""
+def test_daemon_ends_when_its_user_is_killed(home: Path, tmp_path: Path) -> None:
+    """The system releases the lock of a killed process, so no daemon outlives a test run."""
     command = [sys.executable, "-c", _USER, str(home), str(tmp_path / "lock")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as user:
         assert user.stdout is not None
@@ -263,7 +261,7 @@ def test_a_daemon_ends_with_its_user_though_that_one_is_killed(home: Path, tmp_p
 
 
 def _runs(pid: int) -> bool:
-    """Whether a process runs; one that has ended and that only its parent has not noticed yet does not."""
+    """Whether a process runs and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

@@ -1,4 +1,4 @@
-"""A cluster in this process: what it starts, it ends."""
+"""The embedded cluster ends everything that it starts, and notices steps of the clock."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ def alive(pid: int) -> bool:
     return True
 
 
-def test_stopped_cluster_ends_its_pods_and_answers_no_requests(tmp_path: Path) -> None:
+def test_stopped_cluster_ends_pods_and_rejects_connections(tmp_path: Path) -> None:
     told = tmp_path / "pid"
-    with tempfile.TemporaryDirectory() as scratch:  # sockets have short names
+    with tempfile.TemporaryDirectory() as scratch:  # paths of sockets must be short
         embedded = EmbeddedCluster(EmbeddedSettings(state_dir=Path(scratch), network=NetworkMode.SHARED)).start()
         try:
             command = [
                 "sh",
                 "-c",
                 f"echo $$$$ > {told}.new && mv {told}.new {told} && exec sleep 3600",
-            ]  # Kubernetes makes $$ of $$$$
+            ]  # Kubernetes replaces $$$$ by $$
             container = {"name": "main", "image": "any", "command": command}
             body = {"metadata": {"name": "sleeper"}, "spec": {"containers": [container]}}
             embedded.cluster.create(PODS, "default", body)
@@ -54,14 +54,14 @@ def test_stopped_cluster_ends_its_pods_and_answers_no_requests(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("step", "noticed"), [(0.0, False), (0.5, False), (1.0, True), (-1.0, True), (3600.0, True)])
-def test_a_clock_that_is_set_by_a_second_is_noticed_once(step: float, noticed: bool) -> None:
+def test_clock_step_of_one_second_is_noticed_once(step: float, noticed: bool) -> None:
     now = {"wall": 1000.0, "monotonic": 5.0}
     steps = ClockStepDetector(lambda: now["wall"], lambda: now["monotonic"])
     now = {"wall": 1010.0 + step, "monotonic": 15.0}
     assert [steps.noticed(), steps.noticed()] == [noticed, False]
 
 
-def test_slow_corrections_of_a_clock_add_up() -> None:
+def test_small_clock_corrections_add_up() -> None:
     now = 0.0
     steps = ClockStepDetector(lambda: 1000.0 + now, lambda: 0.0)
     found = []

@@ -1,6 +1,7 @@
-"""A replica that serves its TF_CONFIG, and exits when it is asked to, at its own address in TF_CONFIG.
+"""A replica that serves its TF_CONFIG and exits on request. It listens on its own address in TF_CONFIG.
 
-As the server of the Kubeflow operator's end-to-end tests (``test/test-server``): ``/tfconfig``, ``/exit?exitCode=N``.
+It has the paths of the server in the Kubeflow operator's end-to-end tests (``test/test-server``): ``/tfconfig`` and
+``/exit?exitCode=N``.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ class Handler(BaseHTTPRequestHandler):
     """The two requests."""
 
     def do_GET(self) -> None:
-        """Answer, and exit if that was the request."""
+        """Return TF_CONFIG, and exit if the path is ``/exit``."""
         asked = urlsplit(self.path)
         self.send_response(200)
         self.end_headers()
@@ -27,11 +28,11 @@ class Handler(BaseHTTPRequestHandler):
             os._exit(int(parse_qs(asked.query)["exitCode"][0]))
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing is logged."""
+        """Log nothing."""
 
 
 def main() -> None:
-    """Serve for ever."""
+    """Serve requests forever."""
     config = json.loads(CONFIG)
     task = config["task"]
     host, _, port = config["cluster"][task["type"]][task["index"]].partition(":")

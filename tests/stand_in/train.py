@@ -1,6 +1,6 @@
-"""Stands in for examples/digits/train.py: the same options, lines and files, and nothing of TensorFlow.
+"""Replaces examples/digits/train.py: the same options, lines and files, but without TensorFlow.
 
-What is tried with it is what stands around a training. The more steps and the higher the rate, the better it "learns".
+It serves to test everything around the training. The accuracy grows with the number of steps and the learning rate.
 """
 
 import argparse
@@ -18,7 +18,7 @@ EVERY = 100  # steps between two lines
 
 
 def be_met(address: str) -> None:
-    """Wait for worker 0, whose end is the end of all."""
+    """Wait for worker 0, because its end ends the whole job."""
     print("step=0", flush=True)
     with socket.create_server(("", int(address.rpartition(":")[2]))) as server:
         server.accept()[0].close()

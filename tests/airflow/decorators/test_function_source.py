@@ -1,4 +1,4 @@
-"""The source of a function that is sent into a job: what it lacks there is said when the DAG is read."""
+"""The source of a function that runs in a job. Names that are undefined there are errors when the DAG is parsed."""
 
 from __future__ import annotations
 
@@ -98,12 +98,12 @@ def wrapped() -> None: ...
         (wrapped, "another decorator"),
     ],
 )
-def test_refuses_what_a_function_lacks_in_a_job(function: Any, told: str) -> None:
+def test_rejects_function_that_cannot_run_in_job(function: Any, told: str) -> None:
     with pytest.raises(InvalidJob, match=told):
         function_source(function)
 
 
-def test_takes_what_a_function_has_by_itself() -> None:
+def test_accepts_self_contained_function() -> None:
     def train(values: Path, *, more: helper = 1) -> Path:  # type: ignore[valid-type]
         import json
         import os as system
@@ -127,7 +127,7 @@ def test_takes_what_a_function_has_by_itself() -> None:
     compile(function_source(train).text, "train", "exec")
 
 
-def test_says_so_when_the_dag_is_read(tmp_path: Path) -> None:
+def test_reports_undefined_name_when_dag_is_parsed(tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text(
         "from airflow.sdk import DAG, task\nimport math\nwith DAG('bad'):\n"
         "    @task.tfjob()\n    def train():\n        return math.pi\n    train()\n"
@@ -136,7 +136,7 @@ def test_says_so_when_the_dag_is_read(tmp_path: Path) -> None:
     assert "train: names math, which only the DAG imports (write import math inside the function)" in error
 
 
-def test_leaves_decorators_out_however_they_are_spelled() -> None:
+def test_removes_decorators_in_every_spelling() -> None:
     with DAG("decorated") as dag:
         spelled = t.tfjob(workers=1)
 

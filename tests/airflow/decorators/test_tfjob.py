@@ -20,7 +20,7 @@ from airflow.sdk import DAG, task
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
 
-def test_every_replica_runs_the_function_with_its_arguments(site: Site) -> None:
+def test_replicas_run_function_with_arguments(site: Site) -> None:
     with DAG("decorated") as dag:
 
         @task
@@ -29,7 +29,7 @@ def test_every_replica_runs_the_function_with_its_arguments(site: Site) -> None:
 
         @task.tfjob(workers=2, python=sys.executable, config_file=site.kubeconfig, deferrable=True)
         def add(values: list[float], *, more: dict[str, float], text: str) -> dict[str, object]:
-            """Adds, and says who it is."""
+            """Add the values, and print the replica."""
             import json
             import os
 
@@ -58,7 +58,7 @@ def test_every_replica_runs_the_function_with_its_arguments(site: Site) -> None:
         ("import os; os._exit(0)", "the value of its function is not in its leader's log"),
     ],
 )
-def test_a_value_that_cannot_be_had_fails_the_task(
+def test_task_fails_without_return_value(
     site: Site, tmp_path: Path, body: str, told: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "bad.py").write_text(f"def bad():\n    {body}\n")
@@ -73,7 +73,7 @@ def test_a_value_that_cannot_be_had_fails_the_task(
     assert told in capfd.readouterr().out
 
 
-def test_parameter_servers_run_the_standard_server() -> None:
+def test_parameter_servers_run_standard_server() -> None:
     with DAG("servers") as dag:
 
         @task.tfjob(workers=2, ps=1)
@@ -96,8 +96,8 @@ def test_parameter_servers_run_the_standard_server() -> None:
 @pytest.mark.skipif(
     importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is missing: pip install '.[tensorflow]'"
 )
-def test_workers_use_the_parameter_server_and_worker_0_says_what_the_task_returns(site: Site) -> None:
-    """With real TensorFlow: a variable is where the standard server is, and each worker adds to it."""
+def test_workers_use_parameter_server_and_task_returns_value_of_worker_0(site: Site) -> None:
+    """With real TensorFlow, a variable is on the standard server and each worker adds to it."""
     with DAG("trains") as dag:
 
         @task.tfjob(workers=2, ps=1, python=sys.executable, config_file=site.kubeconfig, multiple_outputs=True)
@@ -144,7 +144,7 @@ def test_workers_use_the_parameter_server_and_worker_0_says_what_the_task_return
         ({"job": {"kind": "TFJob"}, "command": ["a"]}, ["command", "job"]),
     ],
 )
-def test_the_function_is_what_runs(given: dict[str, Any], paths: list[str]) -> None:
+def test_rejects_arguments_that_replace_function(given: dict[str, Any], paths: list[str]) -> None:
     with DAG("other"):
 
         @task.tfjob(**given)
@@ -157,7 +157,7 @@ def test_the_function_is_what_runs(given: dict[str, Any], paths: list[str]) -> N
     assert all("TFJobOperator" in problem.hint for problem in caught.value.problems)
 
 
-def test_arguments_that_are_no_json_and_functions_that_are_too_large(site: Site) -> None:
+def test_rejects_arguments_that_are_too_large_or_not_json(site: Site) -> None:
     with DAG("refused") as dag:
 
         @task.tfjob(config_file=site.kubeconfig)
@@ -171,7 +171,7 @@ def test_arguments_that_are_no_json_and_functions_that_are_too_large(site: Site)
     assert found.tasks == {"no_json": "failed", "large": "failed"}
 
 
-# What Kubernetes, Jinja, a shell, and Python's own literals and lines each read in a way of their own.
+# Characters with a special meaning for Kubernetes, Jinja, a shell, or Python's literals and lines.
 WORDS = ["$", "$$", "$$$", "$(HOME)", "$$(HOME)", "${HOME}", "a\\b\\n", "one\r\ntwo", "{0}%s", "\u2028\x85é'\""]
 MODULE = """
 if True:
@@ -188,7 +188,7 @@ two
 """
 
 
-def test_a_function_and_its_arguments_arrive_as_they_are(site: Site, tmp_path: Path) -> None:
+def test_function_and_arguments_arrive_unchanged(site: Site, tmp_path: Path) -> None:
     path = tmp_path / "written.py"
     path.write_bytes(MODULE.replace("\n", "\r\n").encode())
     spec = importlib.util.spec_from_file_location("written", path)
@@ -235,7 +235,7 @@ def numbers(value):
 
 @pytest.mark.skipif(importlib.util.find_spec("numpy") is None, reason="numpy is missing: pip install numpy")
 @pytest.mark.parametrize("deferrable", [False, True])
-def test_returns_every_value_that_python_has(site: Site, tmp_path: Path, deferrable: bool) -> None:
+def test_returns_python_and_numpy_values_as_json(site: Site, tmp_path: Path, deferrable: bool) -> None:
     import numpy as np
 
     (tmp_path / "values.py").write_text(VALUES)

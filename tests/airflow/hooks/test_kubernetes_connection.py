@@ -1,4 +1,4 @@
-"""Which cluster a connection and the arguments beside it mean, and what is said when that is none."""
+"""The cluster that a connection and the other arguments select, and the errors if they select none."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOTHING = ClusterArguments(kubernetes_conn_id=None)
 
 @pytest.mark.parametrize("prefix", ["", "extra__kubernetes__"], ids=["as it is", "as it was"])
 @pytest.mark.parametrize("form", ["path", "text", "dict"])
-def test_a_connection_names_it_in_each_of_its_ways(
+def test_connection_accepts_every_form_of_kubeconfig(
     cluster_site: Site, form: str, prefix: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -50,7 +50,7 @@ def test_a_connection_names_it_in_each_of_its_ways(
         {"in_cluster": "True", "kube_config_path": "x"},
     ],
 )
-def test_one_that_names_none_says_why_and_no_secret(extras: dict[str, Any]) -> None:
+def test_invalid_connection_error_contains_no_secret(extras: dict[str, Any]) -> None:
     with pytest.raises(ClusterError, match="kube_config") as caught:
         open_connection(NOTHING, extras)
     assert "SECRET" not in str(caught.value)
@@ -58,13 +58,13 @@ def test_one_that_names_none_says_why_and_no_secret(extras: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize("form", ["kube_config_path", "kube_config"])
-def test_a_connection_may_leave_the_certificate_unverified_and_that_is_warned_of(
+def test_connection_warns_about_unverified_certificate(
     form: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     authority = Authority.create(tmp_path)
     with door(authority) as server:
         url = f"https://127.0.0.1:{server.port}"
-        path = kubeconfig(tmp_path / "config", url)  # names no authority: the system's know nothing of ours
+        path = kubeconfig(tmp_path / "config", url)  # has no authority, and the system does not trust ours
         named = {form: path if form == "kube_config_path" else Path(path).read_text()}
         connection = open_connection(NOTHING, {**named, "disable_verify_ssl": "true"})
         try:

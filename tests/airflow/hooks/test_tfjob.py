@@ -1,4 +1,4 @@
-"""The hook: which cluster its arguments mean."""
+"""The cluster that the hook's arguments select."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tf_dist.airflow.hooks.tfjob import TFJobHook
 
 
 @pytest.mark.parametrize(("context", "namespace"), [(None, "default"), ("team", "vision")])
-def test_a_context_of_the_kubeconfig_is_chosen(light: LightSite, context: str | None, namespace: str) -> None:
+def test_cluster_context_selects_kubeconfig_context(light: LightSite, context: str | None, namespace: str) -> None:
     config = json.loads(Path(light.kubeconfig).read_text())
     present = next(one for one in config["contexts"] if one["name"] == config["current-context"])
     config["contexts"].append({"name": "team", "context": {**present["context"], "namespace": "vision"}})

@@ -1,4 +1,4 @@
-"""Shared informers: one watch a kind and one controller, however many wait; nothing is left when the last has gone."""
+"""Shared informers use one watch for each kind and one controller, and leave nothing when the last task leaves."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def informer(cluster_site: Site) -> Iterator[SharedJobInformer]:
 def wait(
     informer: SharedJobInformer, name: str, *, drive: bool = True, **options: Any
 ) -> tuple[dict[str, Any], list[str]]:
-    """What comes of a job, and what was logged."""
+    """Wait for a job, and return its event and the log lines."""
     changed, lines = threading.Event(), list[str]()
     subscription = informer.join(ref(name), changed.set, drive=drive)
     try:
@@ -67,7 +67,7 @@ def wait(
         informer.leave(subscription)
 
 
-def test_it_leads_the_namespace_and_brings_every_line(cluster_site: Site, informer: SharedJobInformer) -> None:
+def test_leads_namespace_and_logs_every_line(cluster_site: Site, informer: SharedJobInformer) -> None:
     cluster_site.submit(document("for i in 1 2 3; do echo step=$i; done", name="a"))
     found, lines = wait(informer, "a")
     assert found["reached"]
@@ -75,14 +75,14 @@ def test_it_leads_the_namespace_and_brings_every_line(cluster_site: Site, inform
     assert [line.partition("| ")[2] for line in lines if line.startswith("worker-0")] == ["step=1", "step=2", "step=3"]
 
 
-def test_who_does_not_want_logs_gets_the_result_all_the_same(cluster_site: Site, informer: SharedJobInformer) -> None:
+def test_result_is_available_without_logs(cluster_site: Site, informer: SharedJobInformer) -> None:
     cluster_site.submit(document("echo accuracy=0.5", name="a"))
     found, lines = wait(informer, "a", get_logs=False)
     assert found["result"]["metrics"] == {"accuracy": 0.5}
     assert not any("accuracy" in line for line in lines)
 
 
-def test_logs_that_are_followed_for_hours_hold_up_no_result_of_a_job_that_has_ended(cluster_site: Site) -> None:
+def test_result_does_not_wait_for_followed_logs_of_other_jobs(cluster_site: Site) -> None:
     found = SharedJobInformer(
         open_connection(ClusterArguments(config_file=cluster_site.kubeconfig), {}), "default", streams=1
     )
@@ -111,14 +111,14 @@ def test_logs_that_are_followed_for_hours_hold_up_no_result_of_a_job_that_has_en
         cluster_site.until_empty()
 
 
-def test_a_limit_ends_the_wait_and_not_the_job(cluster_site: Site, informer: SharedJobInformer) -> None:
+def test_deadline_ends_wait_but_not_job(cluster_site: Site, informer: SharedJobInformer) -> None:
     cluster_site.submit(document(FOREVER, name="a"))
     found, _ = wait(informer, "a", policy=task_policy(limits=WaitLimits(deadline=0.0)))
     assert found["outcome"]["kind"] == "deadline_exceeded"
     assert cluster_site.jobs()
 
 
-def test_a_job_that_is_taken_away(cluster_site: Site, informer: SharedJobInformer) -> None:
+def test_reports_deleted_job(cluster_site: Site, informer: SharedJobInformer) -> None:
     cluster_site.submit(document(FOREVER, name="a"))
     changed = threading.Event()
     subscription = informer.join(ref("a"), changed.set, drive=True)
@@ -134,11 +134,11 @@ def test_a_job_that_is_taken_away(cluster_site: Site, informer: SharedJobInforme
 
 
 def followed() -> Counter[str]:
-    """How often each kind is followed in this process."""
+    """The number of informers of each kind in this process."""
     return Counter(thread.name for thread in threading.enumerate() if thread.name.startswith("informer-"))
 
 
-def test_many_jobs_are_one_watch_a_kind_and_one_lease(cluster_site: Site, informer: SharedJobInformer) -> None:
+def test_many_jobs_share_one_watch_per_kind_and_leases(cluster_site: Site, informer: SharedJobInformer) -> None:
     subscriptions, before = [], followed()
     for name in ("a", "b", "c"):
         cluster_site.submit(document(FOREVER, name=name))
@@ -150,7 +150,7 @@ def test_many_jobs_are_one_watch_a_kind_and_one_lease(cluster_site: Site, inform
         informer.leave(subscription)
 
 
-def test_who_looked_on_before_sees_through_the_controller_once_there_is_one(
+def test_existing_subscription_switches_to_informers_of_new_controller(
     cluster_site: Site, informer: SharedJobInformer
 ) -> None:
     before, changed, flag = followed(), threading.Event(), cluster_site.flag("end")
@@ -168,7 +168,7 @@ def test_who_looked_on_before_sees_through_the_controller_once_there_is_one(
     informer.leave(driven)
 
 
-def test_where_a_controller_leads_jobs_are_only_watched(cluster_site: Site, informer: SharedJobInformer) -> None:
+def test_does_not_lead_when_cluster_has_leader(cluster_site: Site, informer: SharedJobInformer) -> None:
     with controller(cluster_site.cluster) as leadership:
         until(lambda: bool(leadership.kinds()), SECONDS)
         cluster_site.submit(document("echo accuracy=0.5", name="a"))
@@ -178,7 +178,7 @@ def test_where_a_controller_leads_jobs_are_only_watched(cluster_site: Site, info
         assert cluster_site.leases() == []
 
 
-def test_a_process_that_leads_does_so_for_jobs_of_others(cluster_site: Site, informer: SharedJobInformer) -> None:
+def test_leader_runs_all_jobs_of_namespace(cluster_site: Site, informer: SharedJobInformer) -> None:
     cluster_site.submit(document(FOREVER, name="theirs"))
     cluster_site.submit(document(FOREVER, name="ours"))
     subscription = informer.join(ref("ours"), lambda: None, drive=True)
@@ -187,7 +187,7 @@ def test_a_process_that_leads_does_so_for_jobs_of_others(cluster_site: Site, inf
 
 
 class Looker:
-    """Looks on at a job all the time, and notes what it sees of it."""
+    """Polls a job, and records if it disappears or becomes older."""
 
     def __init__(self, informer: SharedJobInformer, name: str, *, drive: bool) -> None:
         self.lines, self.gone, self.older = list[str](), False, False
@@ -218,8 +218,8 @@ class Looker:
         return self._result[0]
 
 
-def test_nothing_is_lost_when_leadership_comes_and_goes(cluster_site: Site, informer: SharedJobInformer) -> None:
-    """Neither the job, nor a pod, nor a line; and nothing is seen as it was before, or twice."""
+def test_changes_of_leader_lose_nothing(cluster_site: Site, informer: SharedJobInformer) -> None:
+    """The job, its pod and every log line remain visible. No line is repeated and no older version appears."""
     flag = cluster_site.flag("switched")
     script = f"n=0; while [ ! -e '{flag}' ]; do n=$((n+1)); echo line=$n; sleep 0.02; done; echo lines=$n"
     cluster_site.submit(document(script, name="a"))
@@ -241,7 +241,7 @@ def test_nothing_is_lost_when_leadership_comes_and_goes(cluster_site: Site, info
     assert pods == [pod["metadata"]["uid"] for pod in cluster_site.cluster.list(PODS, "default").items]
 
 
-def test_closing_in_the_midst_of_a_switch_leaves_no_thread(cluster_site: Site) -> None:
+def test_closing_during_change_of_leader_leaves_no_thread(cluster_site: Site) -> None:
     before = {*threading.enumerate()}
     cluster_site.submit(document(FOREVER, name="a"))
     for _ in range(5):
@@ -258,7 +258,7 @@ def test_closing_in_the_midst_of_a_switch_leaves_no_thread(cluster_site: Site) -
     cluster_site.until_empty()
 
 
-def test_the_first_makes_a_hub_the_last_closes_it(cluster_site: Site) -> None:
+def test_registry_creates_informer_for_first_user_and_removes_with_last(cluster_site: Site) -> None:
     informers, made = SharedInformerRegistry(), list[SharedJobInformer]()
 
     def make() -> SharedJobInformer:
@@ -275,7 +275,7 @@ def test_the_first_makes_a_hub_the_last_closes_it(cluster_site: Site) -> None:
     assert (len(informers), len(made)) == (0, 1)
 
 
-def test_a_hub_that_cannot_be_made_is_tried_again_by_the_next(cluster_site: Site, tmp_path: Path) -> None:
+def test_registry_retries_after_failed_creation(cluster_site: Site, tmp_path: Path) -> None:
     informers, good = SharedInformerRegistry(), ClusterArguments(config_file=cluster_site.kubeconfig)
     bad = replace(good, config_file=str(tmp_path / "missing"))
     with pytest.raises(Exception, match="there is no kubeconfig"):
@@ -285,7 +285,7 @@ def test_a_hub_that_cannot_be_made_is_tried_again_by_the_next(cluster_site: Site
     informers.leave("k")
 
 
-def test_the_clean_up_after_a_job_that_others_lead_is_not_waited_for(light: LightSite) -> None:
+def test_does_not_wait_for_clean_up_by_other_leader(light: LightSite) -> None:
     light.submit("a")
     light.status("a", phase="Completed")
     found = SharedJobInformer(open_connection(ClusterArguments(config_file=light.kubeconfig), {}), "default")
@@ -305,7 +305,7 @@ def test_the_clean_up_after_a_job_that_others_lead_is_not_waited_for(light: Ligh
     assert asked
 
 
-def test_a_job_that_nobody_leads_says_so_once(light: LightSite) -> None:
+def test_reports_missing_leader_once(light: LightSite) -> None:
     held_lease(light.cluster, time.time() - 3600)
     light.submit("a")
     found = SharedJobInformer(open_connection(ClusterArguments(config_file=light.kubeconfig), {}), "default")

@@ -1,4 +1,4 @@
-"""Work for a bounded number of threads, and logs that are asked for a few at a time."""
+"""Bounded threads, and limits for concurrent log requests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tf_dist.cluster.api import PODS, Object
 SECONDS = 60
 
 
-def test_no_more_at_a_time_than_there_are_slots_and_everything_is_done() -> None:
+def test_all_work_runs_within_thread_limit() -> None:
     slots, gate, lock = BoundedThreads(2), threading.Semaphore(0), threading.Lock()
     now, most, done = [0], [0], [0]
 
@@ -36,7 +36,7 @@ def test_no_more_at_a_time_than_there_are_slots_and_everything_is_done() -> None
     assert (most[0], slots.waiting) == (2, 0)
 
 
-def test_what_raises_takes_no_slot_with_it() -> None:
+def test_error_in_work_frees_thread() -> None:
     def broken() -> None:
         raise RuntimeError("out of luck")
 
@@ -47,7 +47,7 @@ def test_what_raises_takes_no_slot_with_it() -> None:
     slots.close()
 
 
-def test_a_thread_without_work_ends_and_closing_forgets_what_waits() -> None:
+def test_closing_drops_queued_work() -> None:
     slots, gate, seen = BoundedThreads(1), threading.Event(), list[int]()
     begun = threading.Event()
 
@@ -67,7 +67,7 @@ def test_a_thread_without_work_ends_and_closing_forgets_what_waits() -> None:
     assert seen == []
 
 
-def test_when_it_is_closed_its_threads_are_dead() -> None:
+def test_no_threads_remain_after_close() -> None:
     for _ in range(500):
         slots, done = BoundedThreads(2), threading.Event()
         slots.start(done.set)
@@ -76,7 +76,7 @@ def test_when_it_is_closed_its_threads_are_dead() -> None:
         assert not [one for one in threading.enumerate() if one.name == "log"]
 
 
-def test_what_waits_is_done_once_and_may_be_cancelled() -> None:
+def test_queued_work_runs_once_and_can_be_cancelled() -> None:
     slots, gate, begun, done = BoundedThreads(1), threading.Event(), threading.Event(), list[str]()
 
     def first() -> None:
@@ -89,7 +89,7 @@ def test_what_waits_is_done_once_and_may_be_cancelled() -> None:
     for work in (second, third, third, second):
         slots.start(work)
     slots.cancel(second)
-    slots.cancel(first)  # it is under way
+    slots.cancel(first)  # already running
     gate.set()
     until(lambda: done == ["third"], SECONDS)
     slots.close()
@@ -97,7 +97,7 @@ def test_what_waits_is_done_once_and_may_be_cancelled() -> None:
 
 
 class Waiting:
-    """A cluster that answers requests for logs when it is let; ``most``: how many it has had to answer at a time."""
+    """A cluster that answers requests when the test allows it. ``most`` is the highest number of open requests."""
 
     def __init__(self) -> None:
         self.answer = threading.Semaphore(0)
@@ -118,7 +118,7 @@ class Waiting:
 
 
 def asked_by_many(cluster: Waiting, limiter: LogRequestLimiter, count: int) -> list[threading.Thread]:
-    """Threads that each open a log, or ask for the state of a pod."""
+    """Threads that each request a log or the state of a pod."""
     work = [partial(limiter.logs, "default", "p"), partial(limiter.get, PODS, "default", "p")]
     threads = [threading.Thread(target=work[number % 2], daemon=True) for number in range(count)]
     for thread in threads:
@@ -133,7 +133,7 @@ def joined(threads: list[threading.Thread]) -> bool:
     return not any(thread.is_alive() for thread in threads)
 
 
-def test_a_few_requests_for_logs_are_made_at_a_time_and_all_are_made() -> None:
+def test_limiter_bounds_concurrent_requests() -> None:
     cluster = Waiting()
     threads = asked_by_many(cluster, LogRequestLimiter(cluster, at_once=4, patience=SECONDS), 20)
     for answered in range(20):
@@ -143,7 +143,7 @@ def test_a_few_requests_for_logs_are_made_at_a_time_and_all_are_made() -> None:
     assert (cluster.answered, cluster.most) == (20, 4)
 
 
-def test_requests_that_are_not_answered_hold_up_the_others_for_a_moment_only() -> None:
+def test_unanswered_requests_delay_others_only_briefly() -> None:
     cluster = Waiting()
     threads = asked_by_many(cluster, LogRequestLimiter(cluster, at_once=4, patience=0.01), 20)
     until(lambda: cluster.asked == 20, SECONDS)
@@ -151,7 +151,7 @@ def test_requests_that_are_not_answered_hold_up_the_others_for_a_moment_only() -
     assert joined(threads)
 
 
-def test_where_logs_are_closed_no_request_waits_for_the_others() -> None:
+def test_closed_limiter_releases_waiting_requests() -> None:
     cluster = Waiting()
     limiter = LogRequestLimiter(cluster, at_once=4, patience=SECONDS)
     threads = asked_by_many(cluster, limiter, 20)

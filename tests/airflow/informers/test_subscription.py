@@ -1,4 +1,4 @@
-"""Changes of a subscription: its waiter is woken once for what has come, and takes all of it."""
+"""A subscription wakes its waiter once for several changes, and the waiter takes all of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def job(uid: str = "u", phase: str = "Running") -> Object:
 
 
 class Desk:
-    """A ticket, how often its holder was told, and what there is to see."""
+    """A subscription, how often its waiter was woken, and what the informer has stored."""
 
     def __init__(self) -> None:
         self.told = 0
@@ -35,7 +35,7 @@ class Desk:
 LINE = LogLines(ReplicaId("worker", 0), "worker-0", ["step=1"])
 
 
-def test_several_changes_are_told_once_until_they_are_taken() -> None:
+def test_wakes_once_until_changes_are_taken() -> None:
     desk = Desk()
     for _ in range(3):
         desk.subscription.notify()
@@ -49,7 +49,7 @@ def test_several_changes_are_told_once_until_they_are_taken() -> None:
     assert (desk.told, desk.subscription.take(0)) == (2, [ObjectsListed(PODS, [])])
 
 
-def test_what_is_too_much_for_once_is_told_again() -> None:
+def test_wakes_again_when_batch_is_full() -> None:
     desk = Desk()
     for _ in range(1_001):
         desk.subscription.put(LINE)
@@ -57,7 +57,7 @@ def test_what_is_too_much_for_once_is_told_again() -> None:
     assert (len(desk.subscription.take(0)), desk.told) == (1, 2)
 
 
-def test_what_is_seen_of_the_job() -> None:
+def test_shows_latest_version_of_job() -> None:
     desk = Desk()
     pods: list[Any] = [{"metadata": {"uid": "p"}}]
     for seen, there, last in [

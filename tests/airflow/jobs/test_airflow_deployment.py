@@ -1,4 +1,4 @@
-"""What tells one Airflow from another: two in one namespace take up, judge and delete none of each other's jobs."""
+"""Deployment names: two Airflow deployments in one namespace never adopt or delete each other's jobs."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ APART: dict[str, tuple[Env, Env]] = {
 
 
 class Airflow:
-    """One of two: its home, and what its components have in their environment."""
+    """One of two deployments, with its home and the environment of its components."""
 
     def __init__(self, home: Path, env: Env, patch: pytest.MonkeyPatch) -> None:
         self.home, self._env, self._patch = home, env, patch
         home.mkdir()
 
     def on(self) -> None:
-        """From here on this process is a component of it."""
+        """Make this process a component of the deployment."""
         for name in (*APART["names"][0], *APART["addresses"][0], *AWAY):
             self._patch.delenv(name, raising=False)
         for name, value in {**self._env, "AIRFLOW_HOME": str(self.home)}.items():
@@ -61,7 +61,7 @@ def two(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.usefixtures("nothing_is_left")
-def test_the_same_task_of_two_airflows_has_two_jobs(
+def test_same_task_of_two_airflows_has_separate_jobs(
     cluster_site: Site, operator: MakeOperator, two: tuple[Airflow, Airflow]
 ) -> None:
     one, other = two
@@ -84,7 +84,7 @@ def test_the_same_task_of_two_airflows_has_two_jobs(
     assert set(cluster_site.names()) == there
 
 
-def test_all_components_of_one_have_the_same_name(two: tuple[Airflow, Airflow]) -> None:
+def test_components_of_one_airflow_share_deployment_name(two: tuple[Airflow, Airflow]) -> None:
     one, other = two
     one.on()
     names = {deployment() for _ in range(3)}
@@ -102,7 +102,7 @@ def test_all_components_of_one_have_the_same_name(two: tuple[Airflow, Airflow]) 
         {**AWAY, "AIRFLOW__API_AUTH__JWT_SECRET": "airflow_jwt_secret"},
     ],
 )
-def test_where_nothing_tells_it_from_others_the_task_is_refused(
+def test_rejects_task_without_unique_deployment_name(
     env: Env, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cluster_site: Site, operator: MakeOperator
 ) -> None:
     Airflow(tmp_path / "home", env, monkeypatch).on()
@@ -112,7 +112,7 @@ def test_where_nothing_tells_it_from_others_the_task_is_refused(
     assert cluster_site.names() == before
 
 
-def test_processes_that_begin_at_the_same_time_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_processes_agree_on_deployment_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Airflow(tmp_path / "home", {}, monkeypatch).on()
     found: list[str] = []
     barrier = threading.Barrier(8)
@@ -131,7 +131,7 @@ def test_processes_that_begin_at_the_same_time_agree(tmp_path: Path, monkeypatch
     assert [path.name for path in (tmp_path / "home").iterdir()] == [DEPLOYMENT_FILE]
 
 
-def test_a_home_that_cannot_be_written_names_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unusable_deployment_file_is_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Airflow(tmp_path / "home", {}, monkeypatch).on()
     (tmp_path / "home" / DEPLOYMENT_FILE).mkdir()
     with pytest.raises(InvalidJob, match="cannot be"):
@@ -151,18 +151,18 @@ def test_a_home_that_cannot_be_written_names_nobody(tmp_path: Path, monkeypatch:
         "https://user:password@airflow.example.com",
     ],
 )
-def test_is_same_airflow_for_every_spelling(spelled: str, setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spellings_of_address_give_same_name(spelled: str, setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(setting, spelled)
     assert deployment() == "airflow.example.com"
 
 
 @pytest.mark.parametrize("other", ["airflow.example.com/a", "airflow.example.com:8443", "[fd00::1]:8080"])
-def test_is_another_airflow_on_another_path_or_port(other: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_path_and_port_are_part_of_name(other: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW__API__BASE_URL", f"https://{other}/")
     assert deployment() == other
 
 
-def test_setting_comes_before_address(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deployment_setting_overrides_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://airflow.example.com")
     monkeypatch.setenv("AIRFLOW__TF_DIST__DEPLOYMENT", "Staging ")
     assert deployment() == "staging"

@@ -1,4 +1,4 @@
-"""What a task makes of the event that a trigger has sent, which may be of another release."""
+"""The errors that a task derives from a trigger's event, including events of other releases."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ EVENT = {**unseen_payload(LOST, "tfjob/a"), "decided": True}
     ],
     ids=["the wait broke off", "failed", "evicted", "a kind of a later release", "none"],
 )
-def test_a_wait_that_came_to_nothing_is_an_error_of_its_kind(outcome: Any, expected: type[TFDistError]) -> None:
+def test_failed_wait_gives_error_of_outcome_kind(outcome: Any, expected: type[TFDistError]) -> None:
     error = payload_error({**EVENT, "outcome": outcome})
     assert type(error) is expected
     assert str(error) == "tfjob/a: no answer (is it up?)"
 
 
-def test_what_was_waited_for_is_no_error() -> None:
+def test_reached_goal_is_not_error() -> None:
     assert payload_error({**EVENT, "reached": True}) is None

@@ -1,4 +1,4 @@
-"""What is said of a failure: once, with what was raised in front."""
+"""Failure messages are reported once, and start with the exception."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SCRIPT = "printf '%s\\n' '" + TRACEBACK + "'; exit 1"
         ("worker-0 exited with code 1: two\nlines", "worker-0 exited with code 1: two\nlines"),
     ],
 )
-def test_puts_the_exception_first(message: str, expected: str) -> None:
+def test_message_starts_with_exception(message: str, expected: str) -> None:
     assert exception_first(message) == expected
 
 
@@ -40,7 +40,7 @@ PATHS = ("operator", "deferred operator", "sensor", "deferred sensor")
 
 
 def run(task: Any, instance: Instance) -> None:
-    """Run it in the worker, or go on after its trigger."""
+    """Run the task in the worker, or resume it after its trigger."""
     try:
         task.execute(instance.context())
     except TaskDeferred as request:
@@ -48,7 +48,7 @@ def run(task: Any, instance: Instance) -> None:
 
 
 def ended(path: str, body: dict[str, Any], operator: MakeOperator, site: Site) -> tuple[type[Exception], str, str]:
-    """How a job that cannot succeed ends a task: the error, its text without the job's name, the XCom's message."""
+    """The error of a task with a failing job, its text without the job's name, and the message in the XCom."""
     instance = Instance(uuid.uuid4().hex)
     task: Any = operator(body)
     if path.endswith("sensor"):
@@ -66,7 +66,9 @@ def ended(path: str, body: dict[str, Any], operator: MakeOperator, site: Site) -
 
 @pytest.mark.usefixtures("controller_leads")
 @pytest.mark.parametrize("case", ["traceback", "image"])
-def test_says_same_of_failure_on_every_path(operator: MakeOperator, cluster_site: Site, case: str) -> None:
+def test_failure_is_same_for_operator_sensor_and_deferred(
+    operator: MakeOperator, cluster_site: Site, case: str
+) -> None:
     body = document(SCRIPT)
     if case == "image":
         body["spec"]["tfReplicaSpecs"]["Worker"]["restartPolicy"] = "OnFailure"
@@ -79,7 +81,7 @@ def test_says_same_of_failure_on_every_path(operator: MakeOperator, cluster_site
 
 
 @pytest.mark.usefixtures("nothing_is_left")
-def test_logs_a_traceback_once_and_failures_as_errors(
+def test_logs_traceback_once_and_failures_as_errors(
     operator: MakeOperator, instance: Instance, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     task = operator(document(SCRIPT))

@@ -1,4 +1,4 @@
-"""No try touches what is another one's."""
+"""A try only changes jobs that it owns."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def stored(cluster: MemoryCluster, **annotations: str) -> StoredJob:
     return StoredJob(TFJOBS, cluster.create(TFJOBS, "default", body))
 
 
-def test_a_try_deletes_its_own_job() -> None:
+def test_try_deletes_own_job() -> None:
     with MemoryCluster() as cluster:
         job = stored(cluster, **{OWNER_ANNOTATION: "one/1"})
         assert delete_if_owned(cluster, job, "one/1")
@@ -31,7 +31,7 @@ def test_a_try_deletes_its_own_job() -> None:
         assert not delete_if_owned(cluster, job, "one/1")
 
 
-def test_what_a_later_try_has_adopted_is_not_deleted_by_an_earlier_one() -> None:
+def test_earlier_try_does_not_delete_adopted_job() -> None:
     with MemoryCluster() as cluster:
         job = stored(cluster, **{OWNER_ANNOTATION: "one/1"})
         adopt_job(cluster, job, "two/2")
@@ -40,7 +40,7 @@ def test_what_a_later_try_has_adopted_is_not_deleted_by_an_earlier_one() -> None
         assert delete_if_owned(cluster, job, "two/2")
 
 
-def test_another_job_of_that_name_is_nobodys() -> None:
+def test_job_with_same_name_but_other_uid_is_not_touched() -> None:
     with MemoryCluster() as cluster:
         job = stored(cluster, **{OWNER_ANNOTATION: "one/1"})
         cluster.delete(TFJOBS, "default", "job")
@@ -52,7 +52,7 @@ def test_another_job_of_that_name_is_nobodys() -> None:
 
 
 @pytest.mark.parametrize("again", [True, False])
-def test_one_that_is_replaced_just_before_it_is_deleted_is_as_good_as_deleted(again: bool) -> None:
+def test_job_replaced_before_deletion_counts_as_deleted(again: bool) -> None:
     with MemoryCluster() as cluster:
         job = stored(cluster, **{OWNER_ANNOTATION: "one/1"})
 
@@ -67,7 +67,7 @@ def test_one_that_is_replaced_just_before_it_is_deleted_is_as_good_as_deleted(ag
         assert [MARKED_FOR_DELETION in annotations_of(one) for one in left] == [False] * again
 
 
-def test_a_deletion_that_is_refused_is_no_deletion() -> None:
+def test_rejected_deletion_raises_conflict() -> None:
     with MemoryCluster() as cluster:
         job = stored(cluster, **{OWNER_ANNOTATION: "one/1"})
 
@@ -79,7 +79,7 @@ def test_a_deletion_that_is_refused_is_no_deletion() -> None:
             delete_if_owned(disturbed(cluster, before), job, "one/1")
 
 
-def test_what_was_given_up_is_adopted_by_nobody() -> None:
+def test_job_marked_for_deletion_cannot_be_adopted() -> None:
     with MemoryCluster() as cluster:
         job = stored(cluster, **{OWNER_ANNOTATION: "one/1", MARKED_FOR_DELETION: "one/1"})
         assert candidate(job).marked_for_deletion
@@ -87,7 +87,7 @@ def test_what_was_given_up_is_adopted_by_nobody() -> None:
             adopt_job(cluster, job, "two/2")
 
 
-def test_what_is_on_its_way_out_is_given_up() -> None:
+def test_job_with_deletion_timestamp_counts_as_marked() -> None:
     with MemoryCluster() as cluster:
         body = document()
         body["metadata"]["finalizers"] = ["example.com/held"]
@@ -97,7 +97,7 @@ def test_what_is_on_its_way_out_is_given_up() -> None:
         assert candidate(StoredJob(TFJOBS, cluster.get(TFJOBS, "default", "job"))).marked_for_deletion
 
 
-def test_a_result_that_was_handed_on_is_marked() -> None:
+def test_used_result_is_marked() -> None:
     with MemoryCluster() as cluster:
         job = stored(cluster, **{OWNER_ANNOTATION: "one/1"})
         assert not candidate(job).result_used
@@ -105,11 +105,11 @@ def test_a_result_that_was_handed_on_is_marked() -> None:
         used = StoredJob(TFJOBS, cluster.get(TFJOBS, "default", "job"))
         assert candidate(used).result_used
         assert candidate(used, max_tries=3).result_used  # the task was cleared
-        assert not candidate(used, max_tries=2).result_used  # Airflow has lost what the try reported
+        assert not candidate(used, max_tries=2).result_used  # Airflow has lost the result of the try
         assert RESULT_USED in annotations_of(cluster.get(TFJOBS, "default", "job"))
 
 
-def test_of_several_jobs_that_run_the_newest_is_adopted() -> None:
+def test_newest_running_job_is_adopted() -> None:
     clock = Clock()
     with MemoryCluster(clock=clock) as cluster:
         jobs = []
@@ -122,7 +122,7 @@ def test_of_several_jobs_that_run_the_newest_is_adopted() -> None:
 
 
 class Busy:
-    """A cluster where another client writes into a job between every look and every write, ``times`` often."""
+    """A cluster where another client changes a job after each of the first ``times`` reads."""
 
     def __init__(self, inner: MemoryCluster, times: int) -> None:
         self._inner = inner
@@ -139,7 +139,7 @@ class Busy:
         return found
 
 
-def test_a_job_that_others_write_into_is_written_in_the_end() -> None:
+def test_adoption_retries_after_conflicts() -> None:
     with MemoryCluster() as cluster:
         job = stored(cluster, **{OWNER_ANNOTATION: "one/1"})
         adopt_job(cast(Cluster, Busy(cluster, 5)), job, "two/2")

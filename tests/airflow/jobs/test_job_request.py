@@ -1,4 +1,4 @@
-"""From what a task was given to the document that is submitted."""
+"""The document that a task submits for its arguments."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def content(found: JobRequest) -> Any:
 
 
 def filled(value: Any) -> Any:
-    """Fills in as Jinja does: every string by itself."""
+    """Render each string separately, like Jinja."""
     if isinstance(value, str):
         return value.replace("{{ text }}", "a: b\nspec: {x: [1]} # '\"")
     if isinstance(value, dict):
@@ -35,14 +35,14 @@ def filled(value: Any) -> Any:
     return [filled(one) for one in value] if isinstance(value, list) else value
 
 
-def test_a_file_is_looked_for_beside_the_dag(tmp_path: Path) -> None:
+def test_job_file_is_found_in_dag_folder(tmp_path: Path) -> None:
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs" / "job.yaml").write_text(yaml.safe_dump(document()))
     found = order("jobs/job.yaml", tmp_path)
     assert (found.base_name, found.folder) == ("job", str(tmp_path / "jobs"))
 
 
-def test_what_is_filled_in_is_a_value_whatever_it_looks_like(tmp_path: Path) -> None:
+def test_rendered_text_stays_single_value(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(document("echo {{ text }}")))
     found = order("job.yaml", tmp_path, filled)
     (container,) = content(found)["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
@@ -50,25 +50,25 @@ def test_what_is_filled_in_is_a_value_whatever_it_looks_like(tmp_path: Path) -> 
     assert set(content(found)) == {"apiVersion", "kind", "metadata", "spec"}
 
 
-def test_a_document_of_the_dag_is_filled_in_by_airflow_and_not_once_more() -> None:
+def test_document_in_dag_is_not_rendered_twice() -> None:
     found = order(document("echo {{ text }}"), render=filled)
     assert "{{ text }}" in str(content(found))
 
 
-def test_what_stands_beside_a_job_comes_along(tmp_path: Path) -> None:
+def test_companion_objects_of_file_are_rendered(tmp_path: Path) -> None:
     settings = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "s"}, "data": {"a": "{{ text }}"}}
     (tmp_path / "job.yaml").write_text(yaml.safe_dump_all([settings, document()]))
     (companion,) = order("job.yaml", tmp_path, filled).companions
     assert companion.content["data"]["a"].startswith("a: b")
 
 
-def test_overrides_and_queue_stand_above_the_document() -> None:
+def test_overrides_and_queue_take_precedence_over_document() -> None:
     found = order(document(), overrides={"spec.tfReplicaSpecs.Worker.replicas": 3}, queue_name="research")
     assert len(found.entry.job.replicas) == 3
     assert found.entry.job.scheduling.queue == "research"
 
 
-def test_who_gives_the_name() -> None:
+def test_name_argument_precedes_document_and_default() -> None:
     nameless = document()
     del nameless["metadata"]["name"]
     assert order(document()).base_name == "job"
@@ -87,13 +87,13 @@ def test_who_gives_the_name() -> None:
         (document(), {"overrides": {"spec..x": 1}}, "overrides"),
     ],
 )
-def test_what_is_wrong_is_said(tmp_path: Path, job: Any, given: dict[str, Any], told: str) -> None:
+def test_reports_invalid_arguments(tmp_path: Path, job: Any, given: dict[str, Any], told: str) -> None:
     with pytest.raises(InvalidJob) as caught:
         order(job, tmp_path, **given)
     assert told in "\n".join(f"{problem.path}: {problem.message} {problem.hint}" for problem in caught.value.problems)
 
 
-def test_a_try_makes_the_order_its_own_and_leaves_the_original_alone() -> None:
+def test_try_changes_copy_of_request() -> None:
     base = document()
     base["metadata"]["labels"] = {"team": "vision"}
 
@@ -116,13 +116,13 @@ def test_a_try_makes_the_order_its_own_and_leaves_the_original_alone() -> None:
     ("default", "name"),
     [("Train_Model", "train-model"), ("group.train", "group-train"), ("1st", "job-1st"), ("x" * 250, "x" * 31)],
 )
-def test_a_job_without_a_name_is_called_after_its_task_whatever_that_is_called(default: str, name: str) -> None:
+def test_job_without_name_is_named_after_task(default: str, name: str) -> None:
     job = document()
     del job["metadata"]["name"]
     assert order(job, default_name=default).base_name == name
 
 
-def test_a_number_that_jinja_filled_in_is_one_where_the_format_wants_it_and_a_text_elsewhere(tmp_path: Path) -> None:
+def test_rendered_number_is_integer_only_in_integer_fields(tmp_path: Path) -> None:
     job = document("8")
     job["spec"]["runPolicy"]["backoffLimit"] = "{{ text }}"
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
@@ -139,12 +139,12 @@ def test_a_number_that_jinja_filled_in_is_one_where_the_format_wants_it_and_a_te
 
 
 @pytest.mark.parametrize("text", ["eight", "8.5", "8 ", "-8"])
-def test_a_text_that_spells_no_number_is_refused(text: str) -> None:
+def test_rejects_text_in_integer_field(text: str) -> None:
     with pytest.raises(InvalidJob, match="replicas: must be a whole number"):
         order(document(), overrides={"spec.tfReplicaSpecs.Worker.replicas": text})
 
 
-def test_names_a_placeholder_only_where_nothing_has_filled_it_in(tmp_path: Path) -> None:
+def test_reports_placeholder_only_if_not_rendered(tmp_path: Path) -> None:
     job = document()
     job["spec"]["runPolicy"]["backoffLimit"] = "{{ text }}"
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
@@ -173,5 +173,5 @@ def _labelled() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("job", [document(), _labelled(), _old()], ids=["v1", "v1 with a label", "v1alpha1"])
-def test_a_queue_stands_above_the_documents_in_each_format(job: dict[str, Any]) -> None:
+def test_queue_argument_overrides_document_in_each_format(job: dict[str, Any]) -> None:
     assert order(job, queue_name="research").entry.job.scheduling.queue == "research"

@@ -1,4 +1,4 @@
-"""Lineage: how a checkpoint is named, and what OpenLineage's provider is given where it is installed."""
+"""Lineage: the dataset of a checkpoint, and the facet for OpenLineage's provider if it is installed."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ INSTALLED = importlib.util.find_spec("openlineage") is not None
         ("", None),
     ],
 )
-def test_a_checkpoint_is_a_dataset(checkpoint: str, name: tuple[str, str] | None) -> None:
+def test_checkpoint_maps_to_dataset(checkpoint: str, name: tuple[str, str] | None) -> None:
     assert dataset_name(checkpoint) == name
 
 
-def test_what_a_job_came_to_is_told_where_the_provider_is() -> None:
+def test_lineage_contains_result_if_provider_is_installed() -> None:
     result = {"name": "digits-x", "namespace": "default", "checkpoint": "gs://models/7", "metrics": {"loss": 0.5}}
     found = job_lineage(result)
     if not INSTALLED:

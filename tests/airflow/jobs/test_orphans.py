@@ -1,4 +1,4 @@
-"""Jobs whose task was ended while no process worked for it: the next task finds them, and touches no other."""
+"""The next task deletes jobs of tasks that a user ended while no process worked for them, and no other jobs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
 
 def left(operator: MakeOperator, state: str | None, **arguments: Any) -> Instance:
-    """A deferred task that is in this state by now, and whose trigger was never told."""
+    """A deferred task that is in this state now, without its trigger having been notified."""
     instance = Instance("left")
     deferred(operator(document(FOREVER, name="left"), **arguments), instance)
     instance.state = state
@@ -30,24 +30,24 @@ def goes_on_after_the_next_task(site: Site, operator: MakeOperator, instance: In
 
 
 @pytest.mark.parametrize("state", ["failed", "success", "running", "deferred", "queued", "up_for_retry", None])
-def test_it_goes_if_its_task_is_over(cluster_site: Site, operator: MakeOperator, state: str | None) -> None:
+def test_job_is_deleted_if_task_is_over(cluster_site: Site, operator: MakeOperator, state: str | None) -> None:
     gone = state in ("failed", "success")
     assert goes_on_after_the_next_task(cluster_site, operator, left(operator, state)) is not gone
 
 
-def test_one_that_is_kept_when_its_task_is_ended_stays(cluster_site: Site, operator: MakeOperator) -> None:
+def test_job_with_keep_job_is_not_deleted(cluster_site: Site, operator: MakeOperator) -> None:
     instance = left(operator, "failed", on_kill_action="keep_job")
     assert goes_on_after_the_next_task(cluster_site, operator, instance)
 
 
-def test_one_that_is_only_submitted_outlives_its_task(cluster_site: Site, operator: MakeOperator) -> None:
+def test_submitted_job_survives_end_of_task(cluster_site: Site, operator: MakeOperator) -> None:
     instance = Instance("left")
     operator(document(FOREVER, name="left"), wait_for_completion=False, driver="controller").execute(instance.context())
     instance.state = "success"
     assert goes_on_after_the_next_task(cluster_site, operator, instance)
 
 
-def test_another_airflow_is_not_asked(
+def test_jobs_of_other_airflow_are_not_deleted(
     cluster_site: Site, operator: MakeOperator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     instance = left(operator, "failed")
@@ -56,15 +56,13 @@ def test_another_airflow_is_not_asked(
 
 
 class Broken(Instance):
-    """Whose way to the database is down."""
+    """A task instance that cannot reach the database."""
 
     def get_task_states(self, **_: Any) -> dict[str, Any]:
         raise RuntimeError("no answer")
 
 
-def test_a_database_that_does_not_answer_keeps_no_task_from_its_work(
-    cluster_site: Site, operator: MakeOperator
-) -> None:
+def test_unavailable_database_does_not_fail_task(cluster_site: Site, operator: MakeOperator) -> None:
     left(operator, "failed")
     result = operator(document("echo accuracy=0.5", name="next")).execute(Broken("next").context())
     assert result["metrics"] == {"accuracy": 0.5}

@@ -1,4 +1,4 @@
-"""A task's log of a job that waits, and the clean-up of its waiter."""
+"""The task log of a waiting job, and the clean-up of the waiter."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tf_dist.core.model.job import ReplicaId
 
 
 def waiting(message: str) -> JobSnapshot:
-    """A job that waits, and why."""
+    """A waiting job with the message of its status."""
     stored: dict[str, Any] = document(name="a")
     stored["metadata"] |= {"namespace": "default", "uid": "u"}
     stored["status"] = {"tfDist": {"phase": "Pending", "reason": "NoRoom", "message": message}}
@@ -30,7 +30,7 @@ def waiting(message: str) -> JobSnapshot:
     return JobSnapshot(job.job).with_objects(job.status, [])
 
 
-def test_its_place_in_the_line_is_told_when_it_changes() -> None:
+def test_wait_message_is_logged_when_it_changes() -> None:
     said: list[str] = []
     view = TaskLogView(waiting("").job, lambda line, _="": said.append(line), lines=True)
     for message in ("place 3", "place 2", "place 2"):
@@ -43,7 +43,7 @@ def test_its_place_in_the_line_is_told_when_it_changes() -> None:
     ]
 
 
-def test_lines_of_replicas_have_their_own_times() -> None:
+def test_lines_of_replicas_keep_their_times() -> None:
     said: list[tuple[str, str]] = []
     view = TaskLogView(waiting("").job, lambda line, written="": said.append((written, line)), lines=True)
     times = [f"2026-11-27T12:00:{second:02}.5Z" for second in range(30)]
@@ -52,7 +52,7 @@ def test_lines_of_replicas_have_their_own_times() -> None:
     assert said == [*((time, "worker-0 | step=1") for time in times), ("", "tf-dist  | job a is Waiting: place 3")]
 
 
-def test_equal_lines_of_one_moment_are_not_the_same_record() -> None:
+def test_equal_lines_get_different_times() -> None:
     times: list[str] = []
     view = TaskLogView(waiting("").job, lambda _, written="": times.append(written), lines=True)
     time = "2026-11-27T12:00:00.123456789Z"
@@ -64,7 +64,7 @@ def test_equal_lines_of_one_moment_are_not_the_same_record() -> None:
 
 @pytest.mark.usefixtures("nothing_is_left")
 @pytest.mark.parametrize("deferrable", [False, True], ids=["in the worker", "deferred"])
-def test_records_have_the_times_at_which_replicas_wrote_them(
+def test_records_have_times_of_replica_logs(
     cluster_site: Site, operator: MakeOperator, instance: Instance, deferrable: bool
 ) -> None:
     task = operator(document("for i in 1 2 3; do echo step=$i; sleep 0.05; done"), on_finish_action="keep_job")
@@ -86,7 +86,7 @@ def test_records_have_the_times_at_which_replicas_wrote_them(
     assert found == written
 
 
-def test_when_it_is_closed_nothing_is_followed_any_more() -> None:
+def test_closed_store_leaves_no_threads() -> None:
     with MemoryCluster() as cluster:
         before = {*threading.enumerate()}
         on_change: list[Any] = []

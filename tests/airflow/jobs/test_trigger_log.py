@@ -1,4 +1,4 @@
-"""Lines of a trigger on their way into its task's log."""
+"""The lines that a trigger writes to its task's log."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def form(text: str, written: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("size", [0, 9, 999])
-def test_keeps_the_last_lines_and_says_how_many_were_skipped_when_the_log_is_slow(size: int) -> None:
+def test_slow_log_keeps_last_lines_and_counts_skipped_lines(size: int) -> None:
     begun, goes_on, written = threading.Event(), threading.Event(), list[str]()
 
     def write(line: str, written_at: str = "") -> None:
@@ -41,7 +41,7 @@ def test_keeps_the_last_lines_and_says_how_many_were_skipped_when_the_log_is_slo
     assert f"{100_000 - len(lines):,} lines are not shown here" in note
 
 
-def test_lines_of_many_triggers_keep_their_order_and_their_context() -> None:
+def test_lines_of_many_triggers_keep_order_and_context() -> None:
     whose: ContextVar[int] = ContextVar("whose")
     written: dict[int, list[str]] = {number: [] for number in range(20)}
     logs = []
@@ -56,7 +56,7 @@ def test_lines_of_many_triggers_keep_their_order_and_their_context() -> None:
     assert all(lines == [str(line) for line in range(200)] for lines in written.values())
 
 
-def test_a_line_of_a_megabyte_is_cut() -> None:
+def test_long_line_is_truncated() -> None:
     written: list[str] = []
     log = TriggerLog(lambda line, _="": written.append(line))
     log("x" * 1_000_000)
@@ -64,7 +64,7 @@ def test_a_line_of_a_megabyte_is_cut() -> None:
     assert written == ["x" * 16_384 + " … (983,616 more characters)"]
 
 
-def test_a_flush_gives_up_when_nothing_is_read() -> None:
+def test_flush_times_out_when_log_is_blocked() -> None:
     goes_on = threading.Event()
     written: list[str] = []
 

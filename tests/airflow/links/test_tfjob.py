@@ -1,4 +1,4 @@
-"""Links of a task: where a checkpoint is shown."""
+"""Extra links of a task, such as the page of a checkpoint."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from tf_dist.airflow.links.tfjob import CHECKPOINT_URL, JOB_URL, TENSORBOARD_URL
         ("", ""),
     ],
 )
-def test_the_page_of_a_checkpoint(checkpoint: str, page: str) -> None:
+def test_checkpoint_page_url(checkpoint: str, page: str) -> None:
     assert checkpoint_page(checkpoint) == page
 
 
-def test_the_xcoms_that_links_of_earlier_runs_are_in() -> None:
+def test_xcom_keys_of_links_are_stable() -> None:
     assert (JOB_URL, TENSORBOARD_URL, CHECKPOINT_URL) == ("job_url", "tensorboard_url", "checkpoint_url")

@@ -1,4 +1,4 @@
-"""Sensors: they wait for jobs that others started, and never touch them."""
+"""Sensors wait for jobs of others, and never change them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def make(sensor: Any, site: Site, **arguments: Any) -> Any:
 
 
 def waited(sensor: Any) -> Any:
-    """What comes of it, in the worker or through the triggerer."""
+    """The sensor's result, in the worker or through the triggerer."""
     context = Instance(uuid.uuid4().hex).context()
     try:
         return sensor.execute(context)
@@ -53,7 +53,7 @@ def waited(sensor: Any) -> Any:
 
 @pytest.mark.parametrize("deferrable", [False, True], ids=["in the worker", "deferred"])
 @BOTH
-def test_a_job_that_is_there_later_and_succeeds(cluster_site: Site, sensor: Any, deferrable: bool) -> None:
+def test_waits_for_job_created_later(cluster_site: Site, sensor: Any, deferrable: bool) -> None:
     found: list[Any] = []
     waiting = threading.Thread(target=lambda: found.append(waited(make(sensor, cluster_site, deferrable=deferrable))))
     waiting.start()
@@ -64,7 +64,7 @@ def test_a_job_that_is_there_later_and_succeeds(cluster_site: Site, sensor: Any,
 
 @pytest.mark.parametrize("deferrable", [False, True], ids=["in the worker", "deferred"])
 @pytest.mark.parametrize("name", ["v", "vcjob/v"])
-def test_a_volcano_job_by_its_name(cluster_site: Site, name: str, deferrable: bool) -> None:
+def test_finds_volcano_job_by_name(cluster_site: Site, name: str, deferrable: bool) -> None:
     found: list[Any] = []
     sensor = make(TFJobSensor, cluster_site, job_name=name, until="suspended", deferrable=deferrable)
     waiting = threading.Thread(target=lambda: found.append(waited(sensor)))
@@ -80,7 +80,7 @@ def test_a_volcano_job_by_its_name(cluster_site: Site, name: str, deferrable: bo
 
 
 @pytest.mark.parametrize("deferrable", [False, True], ids=["in the worker", "deferred"])
-def test_a_name_that_two_jobs_have(cluster_site: Site, deferrable: bool) -> None:
+def test_rejects_ambiguous_job_name(cluster_site: Site, deferrable: bool) -> None:
     cluster_site.submit(document(FOREVER, name="v"))
     cluster_site.cluster.create(VOLCANO_JOBS, "default", VOLCANO)
     try:
@@ -91,14 +91,14 @@ def test_a_name_that_two_jobs_have(cluster_site: Site, deferrable: bool) -> None
 
 
 @pytest.mark.parametrize("require", ["admitted", "scheduled"])
-def test_a_gang_has_its_place_before_it_is_done(cluster_site: Site, require: str) -> None:
+def test_gang_sensor_ends_while_job_runs(cluster_site: Site, require: str) -> None:
     cluster_site.submit(document(FOREVER, name="a"))
     assert waited(make(GangAdmittedSensor, cluster_site, deferrable=True, require=require))["name"] == "a"
     assert cluster_site.jobs()
 
 
 @pytest.mark.parametrize("deferrable", [False, True], ids=["in the worker", "deferred"])
-def test_a_job_that_fails_ends_the_wait(cluster_site: Site, deferrable: bool) -> None:
+def test_failed_job_fails_or_skips_sensor(cluster_site: Site, deferrable: bool) -> None:
     cluster_site.submit(document("exit 3", name="a"))
     with pytest.raises(JobFailed, match="tfjob/a"):
         waited(make(TFJobSensor, cluster_site, deferrable=deferrable))
@@ -106,7 +106,7 @@ def test_a_job_that_fails_ends_the_wait(cluster_site: Site, deferrable: bool) ->
         waited(make(TFJobSensor, cluster_site, deferrable=deferrable, soft_fail=True))
 
 
-def test_what_is_done_already_needs_no_trigger(cluster_site: Site) -> None:
+def test_finished_job_does_not_defer(cluster_site: Site) -> None:
     cluster_site.submit(document("true", name="a"))
     until(lambda: not cluster_site.pods() and "completionTime" in str(cluster_site.jobs()), SECONDS)
     instance = Instance("r")
@@ -114,27 +114,27 @@ def test_what_is_done_already_needs_no_trigger(cluster_site: Site) -> None:
     assert (found["status"], instance.xcoms["outcome"]["kind"]) == ("Succeeded", "succeeded")
 
 
-def test_why_it_still_waits_is_logged_once(light: LightSite, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wait_reason_is_logged_once(light: LightSite, capsys: pytest.CaptureFixture[str]) -> None:
     sensor = TFJobSensor(task_id="wait", job_name="a", config_file=light.kubeconfig)
     for _ in range(2):
         assert not sensor.poke(Instance("r").context())
     assert capsys.readouterr().out.count("there is no job a in namespace default") == 1
 
 
-def test_what_can_be_required_of_a_place_is_checked_with_the_dag(cluster_site: Site) -> None:
+def test_require_is_validated_when_dag_is_parsed(cluster_site: Site) -> None:
     with pytest.raises(InvalidJob, match="require: 'bound' is not one of admitted, scheduled"):
         make(GangAdmittedSensor, cluster_site, require="bound")
 
 
-def test_a_name_that_is_none(cluster_site: Site) -> None:
+def test_rejects_rendered_job_name_that_is_invalid(cluster_site: Site) -> None:
     task = make(TFJobSensor, cluster_site, job_name="{{ params.job }}")
-    task.job_name = "pod/a"  # what was filled in
+    task.job_name = "pod/a"  # the rendered value
     with pytest.raises(AirflowException, match="is not a job"):
         waited(task)
 
 
 @pytest.mark.parametrize("deferrable", [False, True], ids=["in the worker", "deferred"])
-def test_any_state_can_be_waited_for(cluster_site: Site, deferrable: bool) -> None:
+def test_waits_for_any_state(cluster_site: Site, deferrable: bool) -> None:
     cluster_site.submit(document("exit 3", name="a"))
     for goal in ("finished", "failed", "admitted"):
         found = waited(make(TFJobSensor, cluster_site, until=goal, deferrable=deferrable))
@@ -143,6 +143,6 @@ def test_any_state_can_be_waited_for(cluster_site: Site, deferrable: bool) -> No
     assert waited(make(TFJobSensor, cluster_site, job_name="b", until="suspended", deferrable=deferrable))
 
 
-def test_a_poke_interval_of_0_is_taken() -> None:
-    """Airflow takes it, and tests of DAGs often have it."""
+def test_accepts_poke_interval_of_zero() -> None:
+    """Airflow accepts 0, and tests of DAGs often use it."""
     assert TFJobSensor(task_id="wait", job_name="a", poke_interval=0, deferrable=True).poke_interval == 0

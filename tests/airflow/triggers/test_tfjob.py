@@ -1,4 +1,4 @@
-"""The trigger: exactly one event, on failures, too, and nothing left behind however it ends."""
+"""The trigger yields exactly one event, also after failures, and cleans up however it ends."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
 
 def submit(site: Site, name: str, script: str = FOREVER, **annotations: str) -> str:
-    """A job as the operator makes one; its uid."""
+    """Create a job like the operator, and return its uid."""
     body = document(script, name=name)
     body["metadata"]["annotations"] = {OWNER_ANNOTATION: "me/1", **annotations}
     return str(site.submit(body)["metadata"]["uid"])
@@ -45,7 +45,7 @@ async def event(one: TFJobTrigger) -> dict[str, Any]:
     return dict(found.payload)
 
 
-def test_an_event_is_plain_json(cluster_site: Site) -> None:
+def test_event_is_plain_json(cluster_site: Site) -> None:
     uid = submit(cluster_site, "a", "echo loss=nan accuracy=0.5")
     found = asyncio.run(event(trigger(cluster_site, "a", uid=uid)))
     assert json.loads(json.dumps(found, allow_nan=False)) == found
@@ -53,7 +53,7 @@ def test_an_event_is_plain_json(cluster_site: Site) -> None:
 
 
 class SlowLog:
-    """Airflow's logger in a triggerer whose supervisor does not read: a line waits until it is ``read``."""
+    """Airflow's logger in a triggerer whose supervisor does not read: each line waits until ``read`` is set."""
 
     def __init__(self) -> None:
         self.waits, self.read, self.lines = threading.Event(), threading.Event(), list[str]()
@@ -75,13 +75,13 @@ class SlowLog:
         self._processors[:] = self._before
 
 
-def test_many_lines_hold_up_neither_the_loop_nor_the_end(cluster_site: Site) -> None:
+def test_many_log_lines_block_neither_loop_nor_result(cluster_site: Site) -> None:
     uid = submit(cluster_site, "a", "yes loss=0.5 | head -n 20000; echo step=7; echo the last line")
 
     async def waits(log: SlowLog) -> dict[str, Any]:
         found = asyncio.create_task(event(trigger(cluster_site, "a", uid=uid)))
         await asyncio.to_thread(log.waits.wait, SECONDS)
-        await asyncio.sleep(0)  # the loop has its turn while the log does not
+        await asyncio.sleep(0)  # the loop runs while the log is blocked
         log.read.set()
         return await found
 
@@ -91,10 +91,10 @@ def test_many_lines_hold_up_neither_the_loop_nor_the_end(cluster_site: Site) -> 
     assert "worker-0 | the last line" in log.lines[-5:]
 
 
-def test_what_is_stored_is_plain_json_and_what_later_versions_say_is_passed_over(cluster_site: Site) -> None:
+def test_serialized_arguments_are_json_and_unknown_arguments_are_ignored(cluster_site: Site) -> None:
     _, arguments = trigger(cluster_site, "a", uid="u", deadline=5.0).serialize()
     assert json.loads(json.dumps(arguments)) == arguments
-    assert "admission_timeout" not in arguments  # at its default: an older triggerer need not know it
+    assert "admission_timeout" not in arguments  # has its default value, so an older triggerer need not support it
     assert TFJobTrigger(**arguments, of_tomorrow=1).serialize()[1] == arguments
 
 
@@ -103,19 +103,19 @@ def test_what_is_stored_is_plain_json_and_what_later_versions_say_is_passed_over
     [({"uid": "other"}, "deleted"), ({"deadline": 0.0}, "unknown")],
     ids=["deleted", "never created"],
 )
-def test_a_job_that_is_not_there(cluster_site: Site, fields: dict[str, Any], kind: str) -> None:
+def test_missing_job_gives_event(cluster_site: Site, fields: dict[str, Any], kind: str) -> None:
     found = asyncio.run(event(trigger(cluster_site, "missing", **fields)))
     assert found["outcome"]["kind"] == kind
     assert "missing" in found["job"]
 
 
-def test_a_cluster_that_is_not_there_is_an_event_too(cluster_site: Site) -> None:
+def test_missing_cluster_gives_event(cluster_site: Site) -> None:
     request = WaitRequest(name="a", namespace="default", access={"kubernetes_conn_id": None, "config_file": "/missing"})
     found = asyncio.run(event(TFJobTrigger(**request.plain())))
     assert (found["outcome"]["kind"], "there is no kubeconfig" in found["message"]) == ("unknown", True)
 
 
-def test_many_triggers_share_a_hub_and_no_one_blocks_the_loop(cluster_site: Site, tmp_path: Any) -> None:
+def test_many_triggers_share_one_informer(cluster_site: Site, tmp_path: Any) -> None:
     flag, count = tmp_path / "flag", 8
     for number in range(count):
         submit(cluster_site, f"j{number}", f"while [ ! -e '{flag}' ]; do sleep 0.1; done")
@@ -131,10 +131,8 @@ def test_many_triggers_share_a_hub_and_no_one_blocks_the_loop(cluster_site: Site
     assert all(found["reached"] for found in asyncio.run(all_of_them()))
 
 
-def test_one_that_goes_on_elsewhere_does_not_repeat_everything(
-    cluster_site: Site, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The second one comes when all has been written. The first is of a release that did not say when it was asked."""
+def test_restarted_trigger_does_not_repeat_all_lines(cluster_site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    """The second trigger starts after all lines are written. The first is of a release without ``asked_at``."""
     uid = submit(cluster_site, "a", "i=0; while [ $i -lt 300 ]; do echo line=$i; i=$((i+1)); done")
     for asked, again in (({}, False), ({"asked_at": time.time() - 1000}, True)):
         found = asyncio.run(event(trigger(cluster_site, "a", uid=uid, **asked)))

@@ -1,4 +1,4 @@
-"""What a trigger never does: delete what is not its own, or leave anything behind wherever it is cancelled."""
+"""A trigger never deletes jobs that it does not own, and leaves nothing behind when it is cancelled."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MINE = "me/1"
 
 
 class Asked:
-    """What the database says of the task, again and again, in place of a triggerer's way to it."""
+    """Replaces the triggerer's access to the database, and returns the given states of the task in turn."""
 
     def __init__(self, *states: str | None) -> None:
         self.states = list(states)
@@ -67,15 +67,15 @@ async def event(one: TFJobTrigger) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("state", ["failed", "success", "skipped", "removed", "upstream_failed"])
-def test_a_task_that_has_ended_takes_its_job_with_it(light: LightSite, database: Asked, state: str) -> None:
+def test_on_kill_deletes_job_of_ended_task(light: LightSite, database: Asked, state: str) -> None:
     database.states = [state]
     uid = light.submit("a", MINE)
     asyncio.run(trigger(light, uid=uid).on_kill())
     assert light.uids() == []
 
 
-def test_after_its_event_the_job_is_the_tasks(light: LightSite, database: Asked) -> None:
-    """Airflow calls it then, too: the task decides what becomes of the job."""
+def test_on_kill_after_event_keeps_job(light: LightSite, database: Asked) -> None:
+    """Airflow also calls ``on_kill`` after the event, but then the task decides about the job."""
     uid = light.submit("a", MINE)
     light.status("a", phase="Completed")
     one = trigger(light, uid=uid, drive=False)
@@ -88,7 +88,9 @@ def test_after_its_event_the_job_is_the_tasks(light: LightSite, database: Asked)
 @pytest.mark.parametrize(
     "fields", [{"owner": ""}, {"on_kill_action": "keep_job"}], ids=["of another user", "to be kept"]
 )
-def test_what_is_not_to_go_with_the_task_stays(light: LightSite, database: Asked, fields: dict[str, str]) -> None:
+def test_on_kill_keeps_unowned_job_and_job_with_keep_job(
+    light: LightSite, database: Asked, fields: dict[str, str]
+) -> None:
     uid = light.submit("a", MINE)
     asyncio.run(trigger(light, uid=uid, **fields).on_kill())
     assert (light.uids(), database.times) == ([uid], 0), "the database need not be asked"
@@ -97,14 +99,14 @@ def test_what_is_not_to_go_with_the_task_stays(light: LightSite, database: Asked
 
 
 @pytest.mark.parametrize("owner", ["", "me/2", "other/1"], ids=["without owner", "of the next try", "of another task"])
-def test_a_job_that_is_not_this_trys_stays(light: LightSite, database: Asked, owner: str) -> None:
+def test_on_kill_keeps_job_of_other_owner(light: LightSite, database: Asked, owner: str) -> None:
     uid = light.submit("a", owner)
     asyncio.run(trigger(light, uid=uid).on_kill())
     assert light.uids() == [uid]
     assert MARKED_FOR_DELETION not in light.job("a")["metadata"]["annotations"]
 
 
-def test_another_job_of_the_same_name_stays_whoever_made_it(light: LightSite, database: Asked) -> None:
+def test_on_kill_keeps_new_job_with_same_name(light: LightSite, database: Asked) -> None:
     before = light.submit("a", MINE)
     light.cluster.delete(TFJOBS, "default", "a")
     uid = light.submit("a", MINE)
@@ -112,8 +114,8 @@ def test_another_job_of_the_same_name_stays_whoever_made_it(light: LightSite, da
     assert light.uids() == [uid]
 
 
-def test_another_job_that_comes_just_before_the_deletion_stays(light: LightSite, database: Asked) -> None:
-    """The uid fences the request."""
+def test_on_kill_keeps_job_replaced_just_before_deletion(light: LightSite, database: Asked) -> None:
+    """The request has the uid as its precondition."""
     uid = light.submit("a", MINE)
     held = Fault(Kind.REFUSE, frozenset({"delete"}), times=1, code=503, retry_after=1)
 
@@ -133,16 +135,16 @@ def test_another_job_that_comes_just_before_the_deletion_stays(light: LightSite,
     assert light.uids() == [new]
 
 
-def test_a_job_that_is_gone_already_is_no_error(light: LightSite, database: Asked) -> None:
+def test_on_kill_ignores_missing_job(light: LightSite, database: Asked) -> None:
     asyncio.run(trigger(light, uid="gone").on_kill())
     assert database.times == 1
 
 
 @pytest.mark.parametrize("state", ["running", "deferred"])
-def test_while_somebody_works_for_the_task_the_job_goes_on(
+def test_on_kill_keeps_job_while_task_runs(
     light: LightSite, database: Asked, monkeypatch: pytest.MonkeyPatch, state: str
 ) -> None:
-    """What becomes of it is theirs to say from then on, however much time there is."""
+    """From then on, the running process decides about the job, so the trigger does not check again."""
     monkeypatch.setenv("AIRFLOW__TRIGGERER__ON_KILL_TIMEOUT", "300")
     database.states = [state, "failed"]
     uid = light.submit("a", MINE)
@@ -151,17 +153,17 @@ def test_while_somebody_works_for_the_task_the_job_goes_on(
 
 
 @pytest.mark.parametrize("state", ["queued", "up_for_retry", None])
-def test_a_task_that_nobody_has_ended_keeps_its_job(light: LightSite, database: Asked, state: str | None) -> None:
+def test_on_kill_keeps_job_of_queued_task(light: LightSite, database: Asked, state: str | None) -> None:
     database.states = [state]
     uid = light.submit("a", MINE)
     asyncio.run(trigger(light, uid=uid).on_kill())
     assert light.uids() == [uid]
 
 
-def test_a_task_that_is_ended_after_it_was_cleared(
+def test_on_kill_deletes_job_of_task_failed_after_clear(
     light: LightSite, database: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between a clear and the next try no process works for it, and only the trigger that was there can take notice."""
+    """Between a clear and the next try, only the former trigger can notice that the task was ended."""
     monkeypatch.setenv("AIRFLOW__TRIGGERER__ON_KILL_TIMEOUT", "300")
     database.states = [None, "queued", "failed"]
     uid = light.submit("a", MINE)
@@ -169,7 +171,7 @@ def test_a_task_that_is_ended_after_it_was_cleared(
     assert (light.uids(), database.times) == ([], 3)
 
 
-def test_a_task_that_is_between_two_tries_is_asked_about_as_long_as_airflow_allows(
+def test_on_kill_polls_queued_task_until_timeout(
     light: LightSite, database: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uid = light.submit("a", MINE)
@@ -180,7 +182,7 @@ def test_a_task_that_is_between_two_tries_is_asked_about_as_long_as_airflow_allo
     assert database.times > 1
 
 
-def test_a_task_of_which_nothing_is_known_keeps_its_job(light: LightSite) -> None:
+def test_on_kill_keeps_job_of_unknown_task(light: LightSite) -> None:
     uid = light.submit("a", MINE)
     one = trigger(light, uid=uid)
     one.task_instance = None  # type: ignore[assignment]
@@ -188,7 +190,7 @@ def test_a_task_of_which_nothing_is_known_keeps_its_job(light: LightSite) -> Non
     assert light.uids() == [uid]
 
 
-def test_a_cluster_that_says_no_is_an_error_and_no_deletion(light: LightSite, database: Asked) -> None:
+def test_on_kill_raises_when_cluster_forbids_deletion(light: LightSite, database: Asked) -> None:
     uid = light.submit("a", MINE)
     with Proxy(light.address) as proxy:
         proxy.inject(Fault(Kind.REFUSE, frozenset({"patch"}), times=None, code=403))
@@ -200,15 +202,15 @@ def test_a_cluster_that_says_no_is_an_error_and_no_deletion(light: LightSite, da
 # The wait
 
 
-def test_a_job_of_another_uid_is_never_waited_for(light: LightSite) -> None:
+def test_does_not_wait_for_job_with_other_uid(light: LightSite) -> None:
     light.submit("a")
     light.status("a", phase="Completed")
     found = asyncio.run(event(trigger(light, uid="other", drive=False)))
     assert found["outcome"]["kind"] == "deleted"
 
 
-def test_one_that_is_waited_for_by_its_name_may_still_come(light: LightSite) -> None:
-    """It is asked for again and again: the first answers were that there is none."""
+def test_waits_for_job_that_is_created_later(light: LightSite) -> None:
+    """The trigger polls for the job, because the first answers were that it does not exist."""
     asked: list[Passed] = []
 
     def passed(one: Passed) -> None:
@@ -226,8 +228,8 @@ def test_one_that_is_waited_for_by_its_name_may_still_come(light: LightSite) -> 
 
 
 @pytest.mark.parametrize("request_", range(8))
-def test_cancelled_at_any_of_its_requests_it_leaves_nothing(light: LightSite, request_: int) -> None:
-    """Requests that are under way at that moment end, and are undone: no other process would."""
+def test_cancellation_during_any_request_leaves_nothing(light: LightSite, request_: int) -> None:
+    """Requests in progress complete and are undone, because no other process would undo them."""
     uid = light.submit("a", MINE)
     count, cancelled = [0], threading.Event()
 
@@ -254,8 +256,8 @@ def test_cancelled_at_any_of_its_requests_it_leaves_nothing(light: LightSite, re
     assert light.uids() == [uid]
 
 
-def test_what_was_made_while_it_was_cancelled_is_undone(light: LightSite) -> None:
-    """A hub, or a ticket: the thread that makes it cannot be stopped."""
+def test_resource_created_during_cancellation_is_released(light: LightSite) -> None:
+    """The thread that creates an informer or a subscription cannot be stopped."""
     begun, go, undone = threading.Event(), threading.Event(), list[str]()
 
     def make() -> str:
@@ -275,7 +277,7 @@ def test_what_was_made_while_it_was_cancelled_is_undone(light: LightSite) -> Non
     assert undone == ["made"]
 
 
-def test_of_a_hub_that_others_share_it_leaves_nothing_there(light: LightSite) -> None:
+def test_trigger_leaves_no_subscription_in_shared_informer(light: LightSite) -> None:
     uid = light.submit("a", MINE)
     light.status("a", phase="Completed")
     one = trigger(light, uid=uid, drive=False)

@@ -1,4 +1,4 @@
-"""Launchers in this process: an embedded cluster, a controller, a workflow, and a kubelet that a test plays by hand."""
+"""Launchers in this process with an embedded cluster, a controller and a workflow. The test acts as the kubelet."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _NEVER = 0
 
 
 def definition(kind: str, plural: str) -> Object:
-    """The definition of one of Argo's kinds, without its schema."""
+    """The CustomResourceDefinition of one of Argo's kinds, without its schema."""
     version = {
         "name": "v1alpha1",
         "served": True,
@@ -53,9 +53,9 @@ def definition(kind: str, plural: str) -> Object:
 
 
 class Site(World):
-    """A cluster over HTTP whose jobs a controller in this process reconciles, and one workflow with one step.
+    """A cluster over HTTP with a workflow of one step. A controller in this process reconciles its jobs.
 
-    Nothing runs: what a kubelet would write, a test does.
+    No containers run: the test writes what a kubelet would write.
     """
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
@@ -70,19 +70,19 @@ class Site(World):
         self.stack = stack
 
     def lead(self) -> None:
-        """Have a controller lead, in threads."""
+        """Start a controller in threads as the leader."""
         controller = Controller(self.memory)
         self.stack.callback(controller.stop)
         controller.start()
 
     def config(self, url: str) -> str:
-        """A kubeconfig for this cluster as it is reached at ``url``."""
+        """A kubeconfig that reaches this cluster at ``url``."""
         path = self.folder / f"kubeconfig-{url.rpartition(':')[2]}"
         path.write_text(json.dumps(make_kubeconfig(url, self.server.token)))
         return str(path)
 
     def options(self, document: Object | None = None, **more: Any) -> LauncherOptions:
-        """Those of a try of the step."""
+        """The launcher's options for a try of the step."""
         metadata = self.workflow["metadata"]
         given = {
             "job": json.dumps(document or tfjob()),
@@ -101,7 +101,7 @@ class Site(World):
         return step_document(self.options(), "default")[0].job.key.name
 
     def made(self, **annotations: str) -> StoredJob:
-        """The job as an earlier try of the step has made it."""
+        """Create the job like an earlier try of the step."""
         made = create_job(self.memory, step_document(self.options(), "default")[0], "default")
         patch = {"metadata": {"annotations": annotations}}
         return StoredJob(TFJOBS, self.memory.patch(TFJOBS, "default", made.name, patch)) if annotations else made
@@ -110,11 +110,11 @@ class Site(World):
         return {path.name: path.read_text() for path in self.options().out.iterdir() if path.name[0] != "."}
 
     def shows(self, status: str) -> None:
-        """Wait until the launcher has seen the job in that state."""
+        """Wait until the launcher's outputs show the job's status."""
         until(lambda: self.outputs().get("status") == status, SECONDS)
 
     def stored(self) -> Object | None:
-        """The step's job, if there is one."""
+        """The step's job, if it exists."""
         return next((one for one in self.memory.list(TFJOBS).items if one["metadata"]["name"] == self.name), None)
 
     def uid(self) -> str:
@@ -126,40 +126,40 @@ class Site(World):
         return str(((stored.get("status") or {}).get("tfDist") or {}).get("phase", ""))
 
     def goes(self, phase: str) -> None:
-        """Wait until the job is in that phase."""
+        """Wait until the job has the phase."""
         until(lambda: self.phase() == phase, SECONDS)
 
     def runs(self) -> None:
-        """Its pods come, and run."""
+        """Wait for the job's pods, and run them."""
         until(lambda: len(self.pods()) == 3, SECONDS)
         self.run_pods()
         self.goes("Running")
 
     def ends(self, code: int = 0) -> None:
-        """Its first worker ends so, and everything that is asked to go goes."""
+        """End the first worker with the exit code, and remove pods that are being deleted."""
         self.end_pod(f"{self.name}-worker-0", code)
         until(lambda: self.buried() and self.phase() in ("Completed", "Failed"), SECONDS)
 
     def buried(self) -> bool:
-        """What has been asked to go is gone."""
+        """Remove pods that are being deleted."""
         self.bury()
         return True
 
     def gone(self) -> bool:
-        """Whether nothing is left of the job, once its kubelet has done its part."""
+        """Remove pods that are being deleted, and return whether the job and all pods are gone."""
         self.bury()
         return self.stored() is None and not self.memory.list(PODS).items
 
 
 @contextmanager
 def site(folder: Path) -> Iterator[Site]:
-    """One of them."""
+    """Start such a cluster."""
     with ExitStack() as stack:
         yield Site(folder, stack)
 
 
 class Launcher:
-    """One try of the step, in a thread. To be entered by the main thread, which signals are for."""
+    """A try of the step in a thread. Only the main thread may enter it, because signals arrive there."""
 
     def __init__(self, options: LauncherOptions) -> None:
         self.options = options
@@ -193,7 +193,7 @@ class Launcher:
         return self._path.read_text()
 
     def said(self, text: str) -> None:
-        """Wait until it has said that."""
+        """Wait until the output contains the text."""
         until(lambda: text in self.text or bool(self._result), SECONDS)
         assert text in self.text, (self.text, self._result)
 
@@ -201,7 +201,7 @@ class Launcher:
         signal.raise_signal(number)
 
     def end(self, meanwhile: Callable[[], object] = lambda: None) -> int:
-        """Its exit code, or the error that it ends with; ``meanwhile`` is done again and again until then."""
+        """Wait for the end, call ``meanwhile`` repeatedly until then, and return the exit code or raise the error."""
 
         def over() -> bool:
             meanwhile()

@@ -1,4 +1,4 @@
-"""A try of a step from its command line to its exit code, in this process: every end, and what a signal does."""
+"""A try of a step in this process, from its options to its exit code, for all outcomes and signals."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def scene(tmp_path: Path) -> Iterator[Site]:
 
 @pytest.fixture
 def led(scene: Site) -> Site:
-    """With a controller."""
+    """A cluster with a controller."""
     scene.lead()
     return scene
 
@@ -42,10 +42,10 @@ def reported(scene: Site) -> bool:
     return contract.REPORTED in (stored["metadata"].get("annotations") or {})
 
 
-# Its ends
+# Outcomes
 
 
-def test_a_job_that_succeeds(led: Site) -> None:
+def test_successful_job_exits_with_0(led: Site) -> None:
     progress = led.folder / "progress"
     with Launcher(led.options(total_steps=2, progress_file=progress)) as launcher:
         led.runs()
@@ -59,7 +59,7 @@ def test_a_job_that_succeeds(led: Site) -> None:
     assert reported(led)
 
 
-def test_a_job_that_fails(led: Site) -> None:
+def test_failed_job_reports_replica_and_exit_code(led: Site) -> None:
     progress = led.folder / "progress"
     with Launcher(led.options(total_steps=2, progress_file=progress)) as launcher:
         led.runs()
@@ -75,7 +75,7 @@ def test_a_job_that_fails(led: Site) -> None:
     assert reported(led)
 
 
-def test_a_job_that_somebody_deletes(led: Site) -> None:
+def test_deleted_job_fails_step(led: Site) -> None:
     with Launcher(led.options()) as launcher:
         led.runs()
         led.memory.delete(TFJOBS, "default", led.name)
@@ -84,7 +84,7 @@ def test_a_job_that_somebody_deletes(led: Site) -> None:
     assert led.outputs()["outcome"] == "deleted"
 
 
-def test_another_job_in_the_place_of_a_deleted_one_is_not_the_steps(led: Site) -> None:
+def test_new_job_with_same_name_is_not_adopted(led: Site) -> None:
     with Launcher(led.options()) as launcher:
         led.runs()
         led.memory.delete(TFJOBS, "default", led.name)
@@ -96,7 +96,7 @@ def test_another_job_in_the_place_of_a_deleted_one_is_not_the_steps(led: Site) -
     assert not reported(led)
 
 
-def test_a_strangers_job_of_the_name(scene: Site) -> None:
+def test_rejects_existing_job_of_other_owner(scene: Site) -> None:
     scene.memory.create(TFJOBS, "default", tfjob(scene.name))
     before = scene.stored()
     with Launcher(scene.options()) as launcher, pytest.raises(AlreadyExists, match="does not belong to this step"):
@@ -113,18 +113,18 @@ def test_a_strangers_job_of_the_name(scene: Site) -> None:
         ("run_timeout", exit_codes.FAILED, "Timeout", "Timeout"),
     ],
 )
-def test_a_job_that_takes_too_long_is_deleted(
+def test_job_is_deleted_after_timeout(
     led: Site, limit: str, code: int, status: str, reason: str, seconds: float
 ) -> None:
-    """Though nothing happens that would wake it."""
+    """No event wakes the launcher before the timeout."""
     with Launcher(led.options(tfjob(workers=50), **{limit: seconds})) as launcher:
         assert launcher.end(led.bury) == code
     assert (led.outputs()["status"], led.outputs()["reason"]) == (status, reason)
     assert led.stored() is None
 
 
-def test_why_it_is_deleted_is_told_before_that(led: Site) -> None:
-    """The launcher may be killed while it waits for the job to go."""
+def test_reason_is_written_before_deletion(led: Site) -> None:
+    """The launcher may be killed while it waits for the deletion of the job."""
     told: list[str] = []
 
     def passed(one: Passed) -> None:
@@ -137,7 +137,7 @@ def test_why_it_is_deleted_is_told_before_that(led: Site) -> None:
     assert told[:1] == ["Timeout"]
 
 
-def test_one_that_waits_stays_for_the_next_try_with_its_age(led: Site) -> None:
+def test_waiting_job_is_kept_for_next_try(led: Site) -> None:
     with Launcher(led.options(tfjob(workers=50), admission_timeout=0.2, retry=0, retries=1)) as launcher:
         assert launcher.end(led.bury) == exit_codes.RETRYABLE
     before = led.uid()
@@ -152,7 +152,7 @@ def test_one_that_waits_stays_for_the_next_try_with_its_age(led: Site) -> None:
 @pytest.mark.parametrize(
     ("waiting", "outcome"), [("ImagePullBackOff", "image_pull_failed"), ("ContainerCreating", "start_timeout")]
 )
-def test_a_job_that_does_not_start_gives_its_place_back(led: Site, waiting: str, outcome: str) -> None:
+def test_job_that_does_not_start_is_deleted(led: Site, waiting: str, outcome: str) -> None:
     with Launcher(led.options(startup_timeout=2.0)) as launcher:
         until(lambda: len(led.pods()) == 3, SECONDS)
         for name, pod in led.pods().items():
@@ -170,7 +170,7 @@ def test_a_job_that_does_not_start_gives_its_place_back(led: Site, waiting: str,
     assert led.stored() is None
 
 
-def test_what_has_come_to_its_end_by_then_is_told_whatever_else_is_asked(led: Site) -> None:
+def test_reports_outcome_when_timeout_has_also_passed(led: Site) -> None:
     led.made()
     led.runs()
     led.ends()
@@ -180,8 +180,8 @@ def test_what_has_come_to_its_end_by_then_is_told_whatever_else_is_asked(led: Si
     assert led.stored() is not None
 
 
-def test_what_has_come_to_its_end_is_told_though_a_signal_came_first(led: Site) -> None:
-    """It comes while the job is looked for."""
+def test_reports_outcome_when_job_ends_before_signal(led: Site) -> None:
+    """The signal arrives while the launcher reads the job."""
     led.made()
     led.runs()
     led.ends()
@@ -199,8 +199,8 @@ def test_what_has_come_to_its_end_is_told_though_a_signal_came_first(led: Site) 
     assert led.stored() is not None
 
 
-def test_a_launcher_that_leads_stays_until_the_pods_are_asked_to_go(scene: Site) -> None:
-    """Afterwards there may be no controller to do it. Once they are, a signal ends its wait for their end."""
+def test_leader_waits_until_pods_are_being_deleted(scene: Site) -> None:
+    """After the launcher ends, the namespace may have no leader. Then, a signal ends the wait for the pods' end."""
     with Launcher(scene.options(driver=DriverChoice.AUTO)) as launcher:
         scene.runs()
         scene.end_pod(f"{scene.name}-worker-0", 0)
@@ -212,8 +212,8 @@ def test_a_launcher_that_leads_stays_until_the_pods_are_asked_to_go(scene: Site)
     assert scene.memory.list(LEASES, "default").items == []
 
 
-def test_a_launcher_that_leads_stays_until_its_job_is_complete(scene: Site) -> None:
-    """Its pods have been asked to go by then, and take their time."""
+def test_leader_waits_until_job_is_completed(scene: Site) -> None:
+    """The job's pods are already being deleted, but take some time."""
     with Launcher(scene.options(driver=DriverChoice.AUTO)) as launcher:
         scene.runs()
         scene.end_pod(f"{scene.name}-worker-0", 0)
@@ -223,7 +223,7 @@ def test_a_launcher_that_leads_stays_until_its_job_is_complete(scene: Site) -> N
 
 
 class StillWritten:
-    """A log source of containers that go on writing: who does not follow a log has its beginning alone."""
+    """A log source of containers that are still writing. Without ``follow``, a reader only gets the beginning."""
 
     def logs(self, namespace: str, pod: str, options: LogOptions = ALL_LINES) -> FixedStream:
         return FixedStream([b"first\n", b"last\n"] if options.follow else [b"first\n"])
@@ -239,12 +239,12 @@ def test_logs_are_followed(led: Site) -> None:
 
 
 def stopping(scene: Site) -> list[str]:
-    """The pods that run and are asked to go."""
+    """The running pods that are being deleted."""
     running = {name: pod for name, pod in scene.pods().items() if pod["status"]["phase"] == "Running"}
     return [name for name, pod in running.items() if "deletionTimestamp" in pod["metadata"]]
 
 
-def test_a_launcher_does_not_wait_for_ever_for_the_end_of_pods(scene: Site) -> None:
+def test_wait_for_end_of_pods_has_timeout(scene: Site) -> None:
     with Launcher(scene.options(driver=DriverChoice.AUTO, settle=0.5)) as launcher:
         scene.runs()
         scene.end_pod(f"{scene.name}-worker-0", 0)
@@ -253,11 +253,11 @@ def test_a_launcher_does_not_wait_for_ever_for_the_end_of_pods(scene: Site) -> N
     assert scene.memory.list(LEASES, "default").items == []
 
 
-# Tried again
+# Retries
 
 
-def test_a_job_is_made_once_however_often_its_step_is_started(led: Site) -> None:
-    """The first launcher was killed; or Argo has started the step twice."""
+def test_second_launcher_of_step_shares_job(led: Site) -> None:
+    """The first launcher was killed, or Argo started the step twice."""
     with Launcher(led.options()) as first:
         led.runs()
         before = led.uid()
@@ -270,7 +270,7 @@ def test_a_job_is_made_once_however_often_its_step_is_started(led: Site) -> None
     assert (again.out / "status").read_text() == "Succeeded"
 
 
-def test_a_failure_that_was_told_is_what_is_tried_again(led: Site) -> None:
+def test_retry_after_reported_failure_creates_new_job(led: Site) -> None:
     with Launcher(led.options()) as launcher:
         led.runs()
         led.ends(3)
@@ -283,7 +283,7 @@ def test_a_failure_that_was_told_is_what_is_tried_again(led: Site) -> None:
         assert launcher.end() == exit_codes.SUCCEEDED
 
 
-# A cluster that is away
+# An unavailable cluster
 
 
 def proxied(scene: Site, told: Callable[[Passed], object] = lambda _: None) -> Proxy:
@@ -291,7 +291,7 @@ def proxied(scene: Site, told: Callable[[Passed], object] = lambda _: None) -> P
     return scene.stack.enter_context(Proxy((host, int(port)), told))
 
 
-def test_watches_that_are_cut_and_a_server_that_is_away_for_a_moment(led: Site) -> None:
+def test_survives_broken_watches_and_short_outage(led: Site) -> None:
     proxy = proxied(led)
     with Launcher(led.options(kubeconfig=led.config(proxy.url))) as launcher:
         led.runs()
@@ -307,7 +307,7 @@ def test_watches_that_are_cut_and_a_server_that_is_away_for_a_moment(led: Site) 
 
 
 @pytest.mark.parametrize("fault", [Fault(Kind.REFUSE, code=500), Fault(Kind.RESET)], ids=["500", "reset"])
-def test_logs_whose_first_opening_fails_are_read_all_the_same(led: Site, fault: Fault) -> None:
+def test_logs_are_retried_after_failed_requests(led: Site, fault: Fault) -> None:
     proxy = proxied(led)
     first = replace(fault, verbs=frozenset({"get"}), resources=frozenset({"pods"}), times=3)
     proxy.inject(first)
@@ -321,13 +321,13 @@ def test_logs_whose_first_opening_fails_are_read_all_the_same(led: Site, fault: 
     assert "no more lines" not in launcher.text
 
 
-def test_a_server_that_does_not_answer_is_worth_another_try(scene: Site) -> None:
+def test_signal_ends_retries_when_server_is_unavailable(scene: Site) -> None:
     proxy = proxied(scene)
     proxy.inject(Fault(Kind.REFUSE, times=None, code=503))
     before = scene.made()
     with Launcher(scene.options(kubeconfig=scene.config(proxy.url))) as launcher:
         until(lambda: bool(proxy.passed), SECONDS)
-        launcher.signal()  # it does not try for long: it has been asked to stop
+        launcher.signal()  # the launcher stops its retries soon after a signal
         with pytest.raises(Unavailable):
             launcher.end()
     assert scene.outputs()["status"] == "Error"
@@ -335,8 +335,8 @@ def test_a_server_that_does_not_answer_is_worth_another_try(scene: Site) -> None
 
 
 @pytest.mark.parametrize("other", [False, True], ids=["its own", "another in its place"])
-def test_what_may_not_be_looked_at_is_given_up_and_nothing_else(scene: Site, other: bool) -> None:
-    """No later try would come back for it. The uid of the job fences its deletion."""
+def test_deletes_only_own_job_when_pods_are_forbidden(scene: Site, other: bool) -> None:
+    """No later try would continue the job. Its deletion has the uid as the precondition."""
     proxy = proxied(scene)
     proxy.inject(Fault(Kind.REFUSE, frozenset({"list"}), frozenset({"pods"}), times=None, code=403))
     new = ""
@@ -360,7 +360,7 @@ def test_what_may_not_be_looked_at_is_given_up_and_nothing_else(scene: Site, oth
 # Signals
 
 
-def test_a_signal_before_the_job_is_made_leaves_nothing(scene: Site) -> None:
+def test_signal_before_creation_leaves_no_job(scene: Site) -> None:
     kept = step_document(scene.options(), "default")[0].document
     kept["metadata"]["finalizers"] = ["example.com/keep"]
     scene.memory.create(TFJOBS, "default", kept)
@@ -373,7 +373,7 @@ def test_a_signal_before_the_job_is_made_leaves_nothing(scene: Site) -> None:
 
 
 @pytest.mark.parametrize("what", [JobFate.DELETE, JobFate.SUSPEND, JobFate.LEAVE])
-def test_what_a_signal_does_as_the_step_says(led: Site, what: JobFate) -> None:
+def test_on_term_decides_about_job_after_signal(led: Site, what: JobFate) -> None:
     with Launcher(led.options(on_term=what, grace=600.0)) as launcher:
         led.runs()
         led.shows("Running")
@@ -394,7 +394,7 @@ def test_what_a_signal_does_as_the_step_says(led: Site, what: JobFate) -> None:
             assert (led.uid(), led.phase(), len(led.pods())) == (before, "Running", 3)
 
 
-def test_pods_are_seen_to_their_end(led: Site) -> None:
+def test_waits_for_end_of_pods_after_signal(led: Site) -> None:
     with Launcher(led.options(on_term=JobFate.DELETE, grace=600.0)) as launcher:
         led.runs()
         led.shows("Running")
@@ -404,7 +404,7 @@ def test_pods_are_seen_to_their_end(led: Site) -> None:
     assert "still stopping" not in launcher.text
 
 
-def test_another_job_that_came_in_the_meantime_is_not_deleted(led: Site) -> None:
+def test_signal_does_not_delete_new_job_with_same_name(led: Site) -> None:
     proxy = proxied(led)
     held = Fault(Kind.REFUSE, frozenset({"delete"}), frozenset({"tfjobs"}), times=1, code=429, retry_after=1)
     options = led.options(on_term=JobFate.DELETE, grace=600.0, kubeconfig=led.config(proxy.url))
@@ -444,8 +444,8 @@ def change_workflow(scene: Site, what: str) -> None:
         ("another of the name", 0, False),
     ],
 )
-def test_what_a_signal_means_is_asked_of_the_workflow(led: Site, workflow: str, retry: int, stays: bool) -> None:
-    """The job has no owner here: its workflow takes nothing with it."""
+def test_workflow_state_decides_about_job_after_signal(led: Site, workflow: str, retry: int, stays: bool) -> None:
+    """The job has no owner reference here, so the garbage collector does not delete it with the workflow."""
     options = led.options(retry=retry, retries=3, grace=600.0)
     with Launcher(options) as launcher:
         led.runs()
@@ -458,7 +458,7 @@ def test_what_a_signal_means_is_asked_of_the_workflow(led: Site, workflow: str, 
     assert len(led.pods()) == (3 if stays else 0)
 
 
-def test_a_workflow_that_may_not_be_read_is_taken_for_stopped(led: Site) -> None:
+def test_unreadable_workflow_counts_as_stopped(led: Site) -> None:
     proxy = proxied(led)
     proxy.inject(Fault(Kind.REFUSE, resources=frozenset({"workflows"}), times=None, code=403))
     options = led.options(kubeconfig=led.config(proxy.url), retries=3, grace=600.0)
@@ -470,7 +470,7 @@ def test_a_workflow_that_may_not_be_read_is_taken_for_stopped(led: Site) -> None
     assert led.stored() is None
 
 
-def test_a_second_signal_ends_the_waiting_but_not_the_deletion(led: Site) -> None:
+def test_second_signal_ends_wait_but_not_deletion(led: Site) -> None:
     with Launcher(led.options(on_term=JobFate.DELETE, grace=600.0)) as launcher:
         led.runs()
         led.shows("Running")
@@ -482,7 +482,7 @@ def test_a_second_signal_ends_the_waiting_but_not_the_deletion(led: Site) -> Non
     assert all("deletionTimestamp" in pod["metadata"] for pod in led.memory.list(PODS).items)
 
 
-def test_a_deletion_is_tried_until_the_time_is_over(led: Site) -> None:
+def test_deletion_is_retried_until_grace_period_ends(led: Site) -> None:
     proxy = proxied(led)
     options = led.options(on_term=JobFate.DELETE, grace=1.0, kubeconfig=led.config(proxy.url))
     with Launcher(options) as launcher:
@@ -496,7 +496,7 @@ def test_a_deletion_is_tried_until_the_time_is_over(led: Site) -> None:
     assert led.stored() is not None
 
 
-def test_a_job_that_has_succeeded_by_the_time_of_the_signal_has_succeeded(led: Site) -> None:
+def test_job_succeeding_before_signal_is_reported_as_succeeded(led: Site) -> None:
     with Launcher(led.options(on_term=JobFate.DELETE)) as launcher:
         led.runs()
         led.shows("Running")

@@ -1,4 +1,4 @@
-"""The arguments of the launcher: its document, and the values beside it."""
+"""The launcher's arguments: the document and additional values."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ def options(**more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("name", "given", "field", "value"), SAID, ids=[f"{one[0]}={one[1]}" for one in SAID])
-def test_reads_an_option(name: str, given: Any, field: str, value: Any) -> None:
-    """In the document, where data are data, and as an argument of its own, where all is text."""
+def test_reads_option(name: str, given: Any, field: str, value: Any) -> None:
+    """In the document, options have their types. As separate arguments, they are text."""
     if "." not in name:
         document = json.dumps({"job": "x", name: given})
         assert asdict(read_arguments([document], {})) == options(**{field: value})
@@ -89,17 +89,17 @@ def test_reads_an_option(name: str, given: Any, field: str, value: Any) -> None:
         assert asdict(read_arguments([JOB, f"{name}={given}"], {})) == options(**{field: value})
 
 
-def test_every_option_is_tried() -> None:
+def test_all_options_are_tested() -> None:
     assert {name.partition(".")[0] for name, *_ in SAID} == ROWS.keys() - {"job"}
 
 
-def test_defaults_of_a_launcher() -> None:
+def test_options_have_defaults() -> None:
     found = read_arguments(["job_file=job.yaml"], {})
     assert found == LauncherOptions(job_file="job.yaml", values={})
     assert (found.out, found.grace, found.driver) == (Path(contract.OUT), 30.0, DriverChoice.AUTO)
 
 
-def test_reads_the_environment_of_argo() -> None:
+def test_reads_argo_environment() -> None:
     environ = {"ARGO_PROGRESS_FILE": "/p", "ARGO_TERMINATION_GRACE_PERIOD_SECONDS": "90", "ARGO_DEADLINE": "d"}
     found = read_arguments([JOB], {**environ, "ARGO_NODE_ID": "n"})
     assert (found.progress_file, found.grace, found.deadline, found.node) == (Path("/p"), 90.0, "d", "n")
@@ -107,7 +107,7 @@ def test_reads_the_environment_of_argo() -> None:
     assert read_arguments([JOB, "grace=20s"], environ).grace == 20.0
 
 
-def test_joins_what_the_author_and_the_workflow_give() -> None:
+def test_merges_document_with_arguments() -> None:
     document = json.dumps({"job": "x", "overrides": {"a": 1}, "inputs": [{"name": "a"}], "values": {"a": "1"}})
     given = ['overrides={"b": 2}', 'inputs=[{"name": "b"}]', "values.b=2", "overrides=", "inputs="]
     found = read_arguments([document, *given], {})
@@ -118,7 +118,7 @@ def test_joins_what_the_author_and_the_workflow_give() -> None:
 
 @pytest.mark.parametrize("pack", [False, True])
 @pytest.mark.parametrize("mounted", [False, True])
-def test_reads_the_document_in_each_form(pack: bool, mounted: bool, tmp_path: Path) -> None:
+def test_reads_document_in_each_form(pack: bool, mounted: bool, tmp_path: Path) -> None:
     document = {"job": {"metadata": {"name": "grün"}}, "workers": 4}
     text = document_argument(document, pack=pack)
     (tmp_path / "step.json").write_text(text)
@@ -127,15 +127,15 @@ def test_reads_the_document_in_each_form(pack: bool, mounted: bool, tmp_path: Pa
 
 
 @pytest.mark.parametrize("pack", [False, True])
-def test_a_kubelet_expands_nothing_in_the_document(pack: bool) -> None:
-    """It would take a job's $(NAME) for a variable of the launcher, and its $$ for one dollar."""
+def test_kubelet_expands_nothing_in_document(pack: bool) -> None:
+    """Without escaping, the kubelet would replace a job's $(NAME) by a variable of the launcher, and $$ by $."""
     document = {"job": {"args": ["$(HOME)", "$$(HOME)", "$$$$", "cost: 5$", "$HOME"]}, "model_dir": "$(HOME)"}
     found = read_arguments([expand(document_argument(document, pack=pack), {"HOME": "/root"})], {})
     assert (found.job, found.model_dir) == (document["job"], "$(HOME)")
 
 
-def test_reads_an_argument_that_argo_put_into_a_file(tmp_path: Path) -> None:
-    """Argo 4.1 does so with what is longer than a kernel takes."""
+def test_reads_argument_from_file_of_argo(tmp_path: Path) -> None:
+    """Argo 4.1 writes arguments to files if they exceed the kernel's limit."""
     (tmp_path / "argo_arg_3.txt").write_text("job=kind: TFJob\nmetadata:\n  name: long\n")
     found = read_arguments([f"@{tmp_path}/argo_arg_3.txt", "node=@/etc/passwd"], {})
     assert (found.job, found.node) == ("kind: TFJob\nmetadata:\n  name: long\n", "@/etc/passwd")
@@ -168,20 +168,20 @@ def test_reads_an_argument_that_argo_put_into_a_file(tmp_path: Path) -> None:
         (["@/no/such/file", JOB], "@/no/such/file: cannot be read"),
     ],
 )
-def test_refuses_what_is_not_an_option(arguments: list[str], told: str) -> None:
+def test_rejects_invalid_arguments(arguments: list[str], told: str) -> None:
     with pytest.raises(InvalidJob) as caught:
         read_arguments(arguments, {})
     assert str(caught.value).startswith(told)
 
 
-def test_says_all_that_is_wrong_at_once() -> None:
+def test_reports_all_problems_at_once() -> None:
     with pytest.raises(InvalidJob) as caught:
         read_arguments(['{"workers": "x", "driver": "me"}', "grace=soon", "nope"], {})
     assert [one.path for one in caught.value.problems] == ["'nope'", "workers", "driver", "grace"]
 
 
-def test_the_outputs_that_templates_of_workflows_read() -> None:
-    """Templates that were rendered by another release read these files: none of these words may change."""
+def test_outputs_are_stable_across_releases() -> None:
+    """Templates rendered by other releases read these files, so the names must not change."""
     assert {
         **dict.fromkeys(("job", "reason", "replica", "exit-code", "checkpoint"), ""),
         **dict.fromkeys(("restarts", "disruptions", "preemptions", "fallback", "duration"), "0"),
@@ -195,7 +195,7 @@ def test_the_outputs_that_templates_of_workflows_read() -> None:
 
 
 @pytest.mark.parametrize("length", [1024, 1025])
-def test_a_line_has_at_most_1024_characters(length: int) -> None:
+def test_option_has_at_most_1024_characters(length: int) -> None:
     line = "/" * length
     if length <= 1024:
         assert read_arguments([JOB, f"model_dir={line}"], {}).model_dir == line
@@ -204,7 +204,7 @@ def test_a_line_has_at_most_1024_characters(length: int) -> None:
             read_arguments([JOB, f"model_dir={line}"], {})
 
 
-def test_pods_that_still_run_at_the_end_go_where_the_document_does_not_say_which_do() -> None:
+def test_clean_pod_policy_defaults_to_running() -> None:
     document = tfjob()
     del document["spec"]["runPolicy"]["cleanPodPolicy"]
     found = step_document(LauncherOptions(job=json.dumps(document)), "default")[0].document

@@ -1,4 +1,4 @@
-"""What a workflow leaves is deleted, and nothing else; whose definitions are; what errors come out as."""
+"""The clean-up step deletes a workflow's jobs and no others. Job definitions of Volcano are detected."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OURS, OTHERS = "workflow-uid", "another-uid"
 
 
 def made(world: World, name: str, workflow: str = OURS, phase: str = "", **metadata: Any) -> Object:
-    """A job of a workflow."""
+    """Create a job of a workflow."""
     document = tfjob(name)
     document["metadata"] |= {"labels": {contract.WORKFLOW_UID: workflow}, **metadata}
     stored = world.submit(document)
@@ -36,13 +36,13 @@ def left(world: World) -> list[str]:
 
 
 def cleaned(cluster: Cluster, *, all_jobs: bool = False, timeout: float = 60.0) -> tuple[int, list[str]]:
-    """How many, and what is said."""
+    """The number of deleted jobs and the messages."""
     said: list[str] = []
     return delete_workflow_jobs(cluster, "default", OURS, said.append, all_jobs=all_jobs, timeout=timeout), said
 
 
 @pytest.mark.parametrize(("all_jobs", "count"), [(False, 2), (True, 4)])
-def test_jobs_of_the_workflow_go_if_they_still_run_or_all_of_them(all_jobs: bool, count: int) -> None:
+def test_deletes_running_or_all_jobs_of_workflow(all_jobs: bool, count: int) -> None:
     world = World()
     for name, phase in (("done", "Completed"), ("failed", "Failed"), ("new", ""), ("runs", "Running")):
         made(world, name, phase=phase)
@@ -53,8 +53,8 @@ def test_jobs_of_the_workflow_go_if_they_still_run_or_all_of_them(all_jobs: bool
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["gone", "another in its place"])
-def test_a_job_that_has_gone_by_then_keeps_none_of_the_others(again: bool) -> None:
-    """The uid of a job fences its deletion: what has come in its place is not the workflow's to delete."""
+def test_job_deleted_meanwhile_does_not_stop_cleanup(again: bool) -> None:
+    """The deletion has the uid as its precondition, so it does not delete a new job with the same name."""
     world = World()
     made(world, "a")
     made(world, "b")
@@ -69,7 +69,7 @@ def test_a_job_that_has_gone_by_then_keeps_none_of_the_others(again: bool) -> No
     assert left(world) == (["a"] if again else [])
 
 
-def test_one_that_does_not_go_is_said_and_the_others_go_all_the_same() -> None:
+def test_job_with_finalizer_does_not_stop_cleanup() -> None:
     world = World()
     made(world, "a", finalizers=["example.com/keep"])
     made(world, "b")
@@ -80,14 +80,14 @@ def test_one_that_does_not_go_is_said_and_the_others_go_all_the_same() -> None:
     assert "deletionTimestamp" in stays["metadata"]
 
 
-def test_where_no_kind_of_job_is_installed_there_is_nothing_to_clean() -> None:
+def test_cleanup_succeeds_without_job_definitions() -> None:
     server = ApiServer(World(lacks=JOB_KINDS).memory)
     with server as api, RestCluster(api.app.url, token=api.token) as client:
         assert cleaned(client)[0] == 0
 
 
 @pytest.mark.parametrize("may", JOB_KINDS, ids=str)
-def test_a_kind_that_may_not_be_listed_has_none_but_who_may_list_none_is_told(may: Resource) -> None:
+def test_forbidden_kind_is_skipped_unless_all_are_forbidden(may: Resource) -> None:
     world, seen = World(), {may}
     made(world, "a")
 
@@ -106,7 +106,7 @@ def test_a_kind_that_may_not_be_listed_has_none_but_who_may_list_none_is_told(ma
     [({connection.PART_OF: connection.TF_DIST}, False), ({connection.PART_OF: "volcano"}, True), (None, True)],
     ids=["ours", "theirs", "without owner"],
 )
-def test_where_volcano_is_its_jobs_are_not_led(labels: dict[str, str] | None, refused: bool) -> None:
+def test_volcano_jobs_are_rejected_if_volcano_is_installed(labels: dict[str, str] | None, refused: bool) -> None:
     memory = World(lacks=JOB_KINDS).memory
     connection.refuse_beside_volcano(memory, "a")
     group = {"group": "batch.volcano.sh", "names": {"kind": "Job", "plural": "jobs"}, "scope": "Namespaced"}

@@ -1,4 +1,4 @@
-"""The job of a step: made, joined, or made anew; never a stranger's, and never one that is on its way out."""
+"""A try creates, adopts or replaces its step's job, but never uses jobs of others or jobs that are being deleted."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def scene(tmp_path: Path) -> Iterator[Site]:
 
 
 class Place:
-    """What a try does to have its job; ``said``: what it told."""
+    """Starts the step's job like a try. ``said`` contains the messages."""
 
     def __init__(self, scene: Site, cluster: Cluster | None = None) -> None:
         self.said: list[str] = []
@@ -51,19 +51,19 @@ def placed(scene: Site, entry: LoadedJob, say: Any = print) -> StoredJob:
 
 
 def status(scene: Site, memory: Object) -> None:
-    """The job is as a controller has written it."""
+    """Write the job's memory like a controller."""
     scene.memory.patch(TFJOBS, "default", scene.name, {"status": {"tfDist": memory}}, subresource="status")
 
 
-def test_the_first_try_makes_it(scene: Site) -> None:
+def test_first_try_creates_job(scene: Site) -> None:
     job = Place(scene)()
     assert job.uid == scene.uid()
     assert job.stored["metadata"]["labels"][contract.WORKFLOW_UID] == scene.workflow["metadata"]["uid"]
 
 
 @pytest.mark.parametrize("memory", [None, PENDING, {"phase": "Completed"}, FAILED], ids=["new", "pending", "done", "x"])
-def test_the_next_try_goes_on_with_it(scene: Site, memory: Object | None) -> None:
-    """Also with what has failed, as long as no step has reported it."""
+def test_next_try_adopts_job(scene: Site, memory: Object | None) -> None:
+    """The next try also adopts a failed job, if no try has reported its failure."""
     before = scene.made()
     if memory:
         status(scene, memory)
@@ -75,7 +75,7 @@ def test_the_next_try_goes_on_with_it(scene: Site, memory: Object | None) -> Non
 
 @pytest.mark.parametrize("others", [{}, {contract.WORKFLOW_UID: "another"}, {contract.WORKFLOW_UID: ""}])
 @pytest.mark.parametrize("memory", [PENDING, FAILED], ids=["open", "over"])
-def test_a_strangers_job_of_the_same_name_is_left_alone(scene: Site, others: dict[str, str], memory: Object) -> None:
+def test_job_of_other_owner_is_not_touched(scene: Site, others: dict[str, str], memory: Object) -> None:
     document = tfjob(scene.name)
     document["metadata"]["labels"] = others
     document["metadata"]["annotations"] = {contract.REPORTED: "true", contract.STOPPED_BY: LAUNCHER}
@@ -87,8 +87,8 @@ def test_a_strangers_job_of_the_same_name_is_left_alone(scene: Site, others: dic
     assert scene.stored() == before
 
 
-def test_a_job_without_a_workflow_is_nobodys_step(scene: Site) -> None:
-    """A launcher outside of any workflow takes over nothing that it did not make."""
+def test_job_without_workflow_is_not_adopted(scene: Site) -> None:
+    """A launcher without a workflow adopts no existing job."""
     entry, _ = step_document(scene.options(workflow="", workflow_uid="", node=""), "default")
     scene.memory.create(TFJOBS, "default", tfjob())
     with pytest.raises(AlreadyExists):
@@ -96,7 +96,7 @@ def test_a_job_without_a_workflow_is_nobodys_step(scene: Site) -> None:
 
 
 @pytest.mark.parametrize("node", ["", "wf.train"])
-def test_without_the_uid_of_the_workflow_a_try_goes_on_with_its_job(scene: Site, node: str) -> None:
+def test_try_without_workflow_uid_adopts_own_job(scene: Site, node: str) -> None:
     entry, _ = step_document(scene.options(workflow_uid="", node=node), "default")
     first = placed(scene, entry)
     said: list[str] = []
@@ -109,7 +109,7 @@ def test_without_the_uid_of_the_workflow_a_try_goes_on_with_its_job(scene: Site,
             placed(scene, step_document(options, "default")[0])
 
 
-def test_without_the_uid_a_generated_name_is_the_same_for_each_try(scene: Site) -> None:
+def test_generated_name_without_workflow_uid_is_stable(scene: Site) -> None:
     document = tfjob()
     document["metadata"] = {"generateName": "digits-"}
     options = [scene.options(document, workflow_uid="", node=node) for node in ("wf.a", "wf.a", "wf.b")]
@@ -139,14 +139,14 @@ class Trying:
 
 
 @pytest.mark.parametrize("length", [10, 54])
-def test_the_names_of_its_pods_are_as_long_as_kubernetes_takes(scene: Site, length: int) -> None:
-    """A name that the step makes too long loses its end, and no more of it than that."""
+def test_pod_names_are_truncated_to_63_characters(scene: Site, length: int) -> None:
+    """The step's suffix makes the name too long, so the name loses its end but not more than necessary."""
     name = step_document(scene.options(tfjob("a" * length)), "default")[0].job.key.name
     assert len(f"{name}-worker-0") == min(63, length + len("-01234567-worker-0"))
 
 
 def watching(scene: Site) -> tuple[Cluster, list[Resource]]:
-    """The cluster, and which kinds have been watched there."""
+    """The cluster, and the list of kinds that were watched."""
     watched: list[Resource] = []
 
     def note(verb: str, resource: Resource, *_: Any, **__: Any) -> None:
@@ -157,7 +157,7 @@ def watching(scene: Site) -> tuple[Cluster, list[Resource]]:
 
 
 def kept(scene: Site) -> str:
-    """The step's job, of an earlier try, being deleted; its uid."""
+    """Create the step's job of an earlier try, start its deletion, and return its uid."""
     document = step_document(scene.options(), "default")[0].document
     document["metadata"]["finalizers"] = ["example.com/keep"]
     uid = str(scene.memory.create(TFJOBS, "default", document)["metadata"]["uid"])
@@ -169,8 +169,8 @@ def release(scene: Site) -> None:
     scene.memory.patch(TFJOBS, "default", scene.name, {"metadata": {"finalizers": None}})
 
 
-def test_one_that_is_being_deleted_is_waited_for_and_made_anew(scene: Site) -> None:
-    """Joined, it would go under the hands of this try."""
+def test_job_being_deleted_is_replaced_after_deletion(scene: Site) -> None:
+    """If the try adopted the job, the job would disappear during the try."""
     before = kept(scene)
     cluster, watched = watching(scene)
     trying = Trying(Place(scene, cluster))
@@ -181,7 +181,7 @@ def test_one_that_is_being_deleted_is_waited_for_and_made_anew(scene: Site) -> N
 
 
 @pytest.mark.parametrize("memory", [FAILED, {**FAILED, "reason": "Evicted"}], ids=["failed", "evicted"])
-def test_one_whose_failure_was_told_is_made_anew_once_its_pods_are_gone(scene: Site, memory: Object) -> None:
+def test_job_with_reported_failure_is_replaced_after_its_pods_end(scene: Site, memory: Object) -> None:
     before = scene.made(**{contract.REPORTED: "true"})
     status(scene, memory)
     whose = {"apiVersion": "kubeflow.org/v1", "kind": "TFJob", "name": before.name, "uid": before.uid}
@@ -198,7 +198,7 @@ def test_one_whose_failure_was_told_is_made_anew_once_its_pods_are_gone(scene: S
     assert "deletes it, and creates another" in trying.place.said[0]
 
 
-def test_pods_that_are_not_listed_yet_may_be_there(scene: Site) -> None:
+def test_waits_for_pod_list_before_creation(scene: Site) -> None:
     scene.made(**{contract.REPORTED: "true"})
     status(scene, FAILED)
     done: list[str] = []
@@ -210,15 +210,15 @@ def test_pods_that_are_not_listed_yet_may_be_there(scene: Site) -> None:
             created.set()
         if (verb, resource) == ("list", PODS):
             until(lambda: scene.stored() is None, SECONDS)
-            created.wait(0.3)  # that does not happen
+            created.wait(0.3)  # times out, because the job is not created yet
             done.append("listed")
 
     Place(scene, disturbed(scene.memory, slow))()
     assert done == ["listed", "created"]
 
 
-def test_another_that_came_in_the_place_of_the_one_to_be_cleared_away_is_not_deleted(scene: Site) -> None:
-    """Another client was faster: what is there now is joined, as it is this step's."""
+def test_new_job_of_same_step_is_adopted_instead_of_deleted(scene: Site) -> None:
+    """Another client replaced the job first. The new job belongs to this step, so the try adopts it."""
     scene.made(**{contract.REPORTED: "true"})
     status(scene, FAILED)
     new: list[str] = []
@@ -231,7 +231,7 @@ def test_another_that_came_in_the_place_of_the_one_to_be_cleared_away_is_not_del
     assert Place(scene, disturbed(scene.memory, before))().uid == new[0] == scene.uid()
 
 
-def test_a_signal_ends_the_wait_for_what_is_to_go(scene: Site) -> None:
+def test_signal_ends_wait_for_deletion(scene: Site) -> None:
     kept(scene)
     cluster, watched = watching(scene)
     place = Place(scene, cluster)
@@ -244,7 +244,7 @@ def test_a_signal_ends_the_wait_for_what_is_to_go(scene: Site) -> None:
     assert found.number == signal.SIGTERM
 
 
-def test_a_cluster_that_is_away_for_a_moment_is_asked_again_to_delete(scene: Site) -> None:
+def test_deletion_is_retried_after_unavailable_cluster(scene: Site) -> None:
     before = scene.made(**{contract.REPORTED: "true"})
     status(scene, FAILED)
     failures = [1]
@@ -258,7 +258,7 @@ def test_a_cluster_that_is_away_for_a_moment_is_asked_again_to_delete(scene: Sit
     assert failures == [0]
 
 
-def test_one_that_comes_again_and_again_is_given_up(scene: Site) -> None:
+def test_gives_up_if_job_is_recreated_repeatedly(scene: Site) -> None:
     scene.made(**{contract.REPORTED: "true"})
     status(scene, FAILED)
 
@@ -272,7 +272,7 @@ def test_one_that_comes_again_and_again_is_given_up(scene: Site) -> None:
 
 
 @pytest.mark.parametrize("by", [LAUNCHER, None], ids=["by a launcher", "by a user"])
-def test_one_that_a_launcher_suspended_is_resumed_and_no_other(scene: Site, by: str | None) -> None:
+def test_only_job_suspended_by_launcher_is_resumed(scene: Site, by: str | None) -> None:
     before = scene.made(**({contract.STOPPED_BY: by} if by else {}))
     scene.memory.patch(TFJOBS, "default", scene.name, {"spec": {"runPolicy": {"suspend": True}}})
     status(scene, {"phase": "Aborted", "reason": "JobSuspended"})

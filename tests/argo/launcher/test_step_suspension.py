@@ -1,4 +1,4 @@
-"""Suspension with the workflow, and tries that make jobs of their own."""
+"""Suspension of a job with its workflow, and tries that always create new jobs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def scene(tmp_path: Path) -> Iterator[Site]:
 
 
 def suspend_workflow(scene: Site, suspend: bool | None) -> None:
-    """``argo suspend``, ``argo resume``."""
+    """Suspend or resume like ``argo suspend`` and ``argo resume``."""
     scene.memory.patch(WORKFLOWS, "default", scene.workflow["metadata"]["name"], {"spec": {"suspend": suspend}})
 
 
@@ -36,7 +36,7 @@ def suspended_by(scene: Site) -> str:
     return str((stored["metadata"].get("annotations") or {}).get(contract.STOPPED_BY, ""))
 
 
-def test_a_job_is_suspended_for_as_long_as_its_workflow_is(scene: Site) -> None:
+def test_job_is_suspended_while_workflow_is_suspended(scene: Site) -> None:
     with Launcher(scene.options(look_every=0.05)) as launcher:
         scene.runs()
         suspend_workflow(scene, True)
@@ -52,13 +52,13 @@ def test_a_job_is_suspended_for_as_long_as_its_workflow_is(scene: Site) -> None:
     assert launcher.text.count("suspends tfjob/") == 1
 
 
-def test_what_a_user_does_to_the_job_meanwhile_stays(scene: Site) -> None:
+def test_changes_by_user_are_kept(scene: Site) -> None:
     with Launcher(scene.options(look_every=0.05)) as launcher:
         scene.runs()
         suspend_workflow(scene, True)
         until(lambda: scene.buried() and scene.phase() == "Aborted" and not scene.pods(), SECONDS)
         scene.memory.patch(TFJOBS, "default", scene.name, {"spec": {"runPolicy": {"suspend": False}}})
-        scene.runs()  # though the workflow is suspended
+        scene.runs()  # although the workflow is suspended
         suspend_workflow(scene, None)
         until(lambda: suspended_by(scene) == "", SECONDS)
         scene.memory.patch(TFJOBS, "default", scene.name, {"spec": {"runPolicy": {"suspend": True}}})
@@ -69,7 +69,7 @@ def test_what_a_user_does_to_the_job_meanwhile_stays(scene: Site) -> None:
         assert launcher.end() == exit_codes.SUCCEEDED
 
 
-def test_with_leave_it_goes_on(scene: Site) -> None:
+def test_job_continues_with_on_suspend_leave(scene: Site) -> None:
     suspend_workflow(scene, True)
     with Launcher(scene.options(look_every=0.05, on_suspend=False)) as launcher:
         scene.runs()
@@ -78,7 +78,7 @@ def test_with_leave_it_goes_on(scene: Site) -> None:
     assert "suspend" not in launcher.text
 
 
-def test_a_workflow_that_may_not_be_read_is_said_once(scene: Site) -> None:
+def test_unreadable_workflow_is_reported_once(scene: Site) -> None:
     host, _, port = scene.server.app.url.removeprefix("http://").partition(":")
     proxy = scene.stack.enter_context(Proxy((host, int(port)), lambda _: None))
     proxy.inject(Fault(Kind.REFUSE, resources=frozenset({"workflows"}), times=None, code=403))
@@ -90,7 +90,7 @@ def test_a_workflow_that_may_not_be_read_is_said_once(scene: Site) -> None:
     assert launcher.text.count("the workflow cannot be read") == 1
 
 
-def test_without_reattach_a_try_makes_a_job_of_its_own(scene: Site) -> None:
+def test_try_without_reattach_creates_new_job(scene: Site) -> None:
     scene.made()
     scene.runs()
     before = scene.uid()
@@ -102,7 +102,7 @@ def test_without_reattach_a_try_makes_a_job_of_its_own(scene: Site) -> None:
         assert launcher.end() == exit_codes.SUCCEEDED
 
 
-def test_without_reattach_nothing_waits_for_the_next_try(scene: Site) -> None:
+def test_waiting_job_is_deleted_without_reattach(scene: Site) -> None:
     options = scene.options(tfjob(workers=50), admission_timeout=0.2, retry=0, retries=1, reattach=False)
     with Launcher(options) as launcher:
         assert launcher.end(scene.bury) == exit_codes.RETRYABLE

@@ -1,4 +1,4 @@
-"""An API server over HTTP for commands that look at a cluster."""
+"""An API server over HTTP for commands that read a cluster."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def memory() -> Iterator[MemoryCluster]:
 
 @pytest.fixture
 def config(memory: MemoryCluster, tmp_path: Path) -> Iterator[str]:
-    """The kubeconfig of an API server over ``memory``."""
+    """The kubeconfig of an API server that serves ``memory``."""
     with ApiServer(memory) as server:
         file = tmp_path / "kubeconfig"
         file.touch(mode=0o600)

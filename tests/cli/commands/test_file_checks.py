@@ -1,6 +1,6 @@
-"""``validate``: every problem of a file, with its place and a way out; exit code 2 and nothing else.
+"""``validate`` reports every problem of a file with its position and a hint, and exits with 2.
 
-``plan`` and ``convert``: what is printed, byte for byte where others build on it.
+``plan`` and ``convert``: the output, byte for byte where users depend on it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from tests.cli.conftest import Program
 EXAMPLES = Path(__file__).parents[3] / "examples" / "digits"
 
 
-def test_the_examples_are_valid(tf_dist: Program) -> None:
+def test_examples_are_valid(tf_dist: Program) -> None:
     files = sorted(EXAMPLES.glob("*.yaml"))
     found = tf_dist("validate", *map(str, files))
     assert (found.returncode, found.stderr) == (0, "")
     assert found.stdout.count(": valid: ") == len(files) > 0
 
 
-def test_files_that_are_not_there(tf_dist: Program) -> None:
+def test_missing_files_and_folders_are_reported(tf_dist: Program) -> None:
     (tf_dist.folder / "folder").mkdir()
     found = tf_dist("validate", "missing.yaml", "folder", "")
     assert found.returncode == 2
@@ -34,7 +34,7 @@ def test_files_that_are_not_there(tf_dist: Program) -> None:
     assert "folder: is a folder" in found.stdout
 
 
-def test_every_problem_of_every_document_at_once(tf_dist: Program) -> None:
+def test_reports_all_problems_of_all_documents(tf_dist: Program) -> None:
     good, bad = tf_dist.job(), tf_dist.job(name="Bad_Name")
     bad["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] = -1
     companion = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings"}}
@@ -50,21 +50,21 @@ def test_every_problem_of_every_document_at_once(tf_dist: Program) -> None:
     assert [job["name"] for job in report["jobs"]] == ["job"]
 
 
-def test_one_name_twice(tf_dist: Program) -> None:
+def test_reports_duplicate_name(tf_dist: Program) -> None:
     first, second = tf_dist.write("a.yaml", tf_dist.job()), tf_dist.write("b.yaml", tf_dist.job())
     found = tf_dist("validate", first, second)
     assert found.returncode == 2
     assert "b.yaml:1: metadata.name: TFJob job appears twice: in a.yaml too" in found.stdout
 
 
-def test_the_line_is_that_of_the_problem(tf_dist: Program) -> None:
+def test_problem_has_line_number(tf_dist: Program) -> None:
     text = (EXAMPLES / "tfjob.yaml").read_text().replace("replicas: 2", "replicas: two")
     line = text[: text.index("replicas: two")].count("\n") + 1
     found = tf_dist("validate", tf_dist.write("job.yaml", text))
     assert f"error: job.yaml:{line}: spec.tfReplicaSpecs.Worker.replicas:" in found.stdout
 
 
-def test_standard_input_windows_lines_and_a_byte_order_mark(tf_dist: Program) -> None:
+def test_reads_standard_input_in_every_encoding(tf_dist: Program) -> None:
     text = (EXAMPLES / "tfjob.yaml").read_text()
     for data in (
         text.replace("\n", "\r\n").encode("utf-8-sig"),
@@ -76,7 +76,7 @@ def test_standard_input_windows_lines_and_a_byte_order_mark(tf_dist: Program) ->
         assert found.stdout.startswith("(standard input): valid: TFJob default/digits")
 
 
-def test_values_are_read_as_a_cluster_reads_them(tf_dist: Program) -> None:
+def test_yaml_values_are_read_like_in_cluster(tf_dist: Program) -> None:
     job = tf_dist.job()
     values = 'env: [{name: A, value: 12:30}, {name: B, value: 2027-01-15}, {name: C, value: "1"}]'
     text = json.dumps(job).replace('"name": "tensorflow"', f'"name": "tensorflow", {values}')
@@ -84,7 +84,7 @@ def test_values_are_read_as_a_cluster_reads_them(tf_dist: Program) -> None:
     assert (found.returncode, found.stderr) == (0, ""), found.stdout
 
 
-def test_warnings_count_only_when_strict(tf_dist: Program) -> None:
+def test_warnings_fail_only_with_strict(tf_dist: Program) -> None:
     job = tf_dist.job()
     spec = job["spec"]
     del spec["runPolicy"]
@@ -126,15 +126,15 @@ def sized(tf_dist: Program) -> dict[str, Any]:
     return job
 
 
-def test_the_table(tf_dist: Program) -> None:
+def test_plan_prints_table(tf_dist: Program) -> None:
     file = tf_dist.write("job.yaml", sized(tf_dist))
     found = tf_dist("plan", file, "--set", "spec.tfReplicaSpecs.Worker.replicas=2")
     assert (found.returncode, found.stdout, found.stderr) == (0, PLAN, "")
 
 
 @pytest.mark.parametrize(("replicas", "shown"), [(20, 20), (21, 3), (2_000, 3)])
-def test_the_table_has_examples_of_many_replicas(tf_dist: Program, replicas: int, shown: int) -> None:
-    """Each TF_CONFIG of 2,000 replicas has 2,000 addresses: all of them are 140 MB."""
+def test_plan_table_abbreviates_many_replicas(tf_dist: Program, replicas: int, shown: int) -> None:
+    """Each TF_CONFIG of 2,000 replicas has 2,000 addresses. All of them together have 140 MB."""
     file = tf_dist.write("job.yaml", sized(tf_dist))
     found = tf_dist("plan", file, "--set", f"spec.tfReplicaSpecs.Worker.replicas={replicas}")
     lines = found.stdout.splitlines()
@@ -145,7 +145,7 @@ def test_the_table_has_examples_of_many_replicas(tf_dist: Program, replicas: int
     assert f"gang: at least {replicas} of {replicas} pods" in found.stdout
 
 
-def test_json_has_examples_of_many_replicas(tf_dist: Program) -> None:
+def test_plan_json_abbreviates_many_replicas(tf_dist: Program) -> None:
     file = tf_dist.write("job.yaml", sized(tf_dist))
     found = tf_dist("plan", file, "-o", "json", "--set", "spec.tfReplicaSpecs.Worker.replicas=1500")
     report = json.loads(found.stdout)
@@ -155,7 +155,7 @@ def test_json_has_examples_of_many_replicas(tf_dist: Program) -> None:
     assert len(found.stdout) < 1_000_000
 
 
-def test_yaml_has_all_replicas(tf_dist: Program) -> None:
+def test_plan_yaml_contains_all_replicas(tf_dist: Program) -> None:
     file = tf_dist.write("job.yaml", sized(tf_dist))
     found = tf_dist("plan", file, "-o", "yaml", "--set", "spec.tfReplicaSpecs.Worker.replicas=21")
     objects = list(yaml.safe_load_all(found.stdout))
@@ -163,7 +163,7 @@ def test_yaml_has_all_replicas(tf_dist: Program) -> None:
 
 
 @pytest.mark.parametrize("example", ["tfjob.yaml", "tfjob-v1alpha1.yaml", "volcano-job.yaml"])
-def test_yaml_is_a_stream_of_objects_without_owner(tf_dist: Program, example: str) -> None:
+def test_plan_yaml_contains_objects_without_owner(tf_dist: Program, example: str) -> None:
     found = tf_dist("plan", str(DIGITS / example), "-o", "yaml")
     objects = list(yaml.safe_load_all(found.stdout))
     assert found.returncode == 0
@@ -175,7 +175,7 @@ def test_yaml_is_a_stream_of_objects_without_owner(tf_dist: Program, example: st
     assert all(any(selector.items() <= found.items() for found in labels) for selector in selectors)
 
 
-def test_json_has_each_tf_config(tf_dist: Program) -> None:
+def test_plan_json_contains_tf_config(tf_dist: Program) -> None:
     companion = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings"}, "data": {"a": "b"}}
     file = tf_dist.write("job.yaml", companion, sized(tf_dist))
     found = tf_dist("plan", file, "-o", "json", "--set", "spec.tfReplicaSpecs.Worker.replicas=2")
@@ -187,7 +187,7 @@ def test_json_has_each_tf_config(tf_dist: Program) -> None:
 
 
 @pytest.mark.parametrize("asked", [("--cluster-domain", "example.local"), ("CUSTOM_CLUSTER_DOMAIN", ".example.local")])
-def test_addresses_have_the_domain_of_the_cluster(tf_dist: Program, asked: tuple[str, str]) -> None:
+def test_plan_uses_cluster_domain(tf_dist: Program, asked: tuple[str, str]) -> None:
     file = tf_dist.write("job.yaml", sized(tf_dist))
     arguments = ["plan", file, "-o", "json", "--set", "spec.tfReplicaSpecs.Worker.replicas=2"]
     by_option = asked[0].startswith("--")
@@ -204,20 +204,20 @@ def test_addresses_have_the_domain_of_the_cluster(tf_dist: Program, asked: tuple
         ("nonsense", "--set: there is no '=' in 'nonsense'"),
     ],
 )
-def test_a_change_that_is_wrong(tf_dist: Program, change: str, told: str) -> None:
+def test_plan_rejects_invalid_set_option(tf_dist: Program, change: str, told: str) -> None:
     found = tf_dist("plan", tf_dist.write("job.yaml", tf_dist.job()), "--set", change)
     assert (found.returncode, found.stdout) == (2, "")
     assert told in found.stderr
 
 
-def test_one_job_at_a_time(tf_dist: Program) -> None:
+def test_plan_rejects_two_jobs(tf_dist: Program) -> None:
     found = tf_dist("plan", tf_dist.write("job.yaml", tf_dist.job(), tf_dist.job(name="other")))
     assert found.returncode == 2
     assert "document 2: one job is run at a time, and there are 2: job, other" in found.stderr
 
 
 @pytest.mark.parametrize("kind", ["tfjob", "volcano-job"])
-def test_convert_gives_a_valid_job(tf_dist: Program, kind: str) -> None:
+def test_convert_prints_valid_job(tf_dist: Program, kind: str) -> None:
     found = tf_dist("convert", str(DIGITS / f"{kind}.yaml"), "--to", "kubeflow.org/v1")
     assert found.returncode == 0, found.stderr
     assert yaml.safe_load(found.stdout)["apiVersion"] == "kubeflow.org/v1"
@@ -225,7 +225,7 @@ def test_convert_gives_a_valid_job(tf_dist: Program, kind: str) -> None:
     assert again.returncode == 0, again.stdout
 
 
-def test_convert_reports_what_it_cannot_carry(tf_dist: Program) -> None:
+def test_convert_reports_lost_fields(tf_dist: Program) -> None:
     job = yaml.safe_load((DIGITS / "volcano-job.yaml").read_text())
     job["spec"]["plugins"]["ssh"] = []
     file = tf_dist.write("job.yaml", job)
@@ -235,13 +235,13 @@ def test_convert_reports_what_it_cannot_carry(tf_dist: Program) -> None:
     assert found.stdout == strict.stdout
 
 
-def test_convert_keeps_what_stands_beside_the_job(tf_dist: Program) -> None:
+def test_convert_keeps_companions(tf_dist: Program) -> None:
     companion = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings"}}
     found = tf_dist("convert", tf_dist.write("job.yaml", companion, tf_dist.job()), "--to", "kubeflow.org/v1")
     assert [one["kind"] for one in yaml.safe_load_all(found.stdout)] == ["ConfigMap", "TFJob"]
 
 
-def test_queues_of_volcano_become_ours_beside_a_job_of_the_file(tf_dist: Program) -> None:
+def test_convert_translates_volcano_queues(tf_dist: Program) -> None:
     head = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue"}
     spec = {"capability": {"cpu": 8}, "reclaimable": False, "type": "batch"}
     lab = {**head, "metadata": {"name": "lab"}, "spec": spec}
@@ -263,7 +263,7 @@ def test_queues_of_volcano_become_ours_beside_a_job_of_the_file(tf_dist: Program
     assert tf_dist("validate", "converted.yaml").returncode == 0
 
 
-def test_a_queue_that_cannot_be_read_is_not_converted(tf_dist: Program) -> None:
+def test_convert_rejects_invalid_queue(tf_dist: Program) -> None:
     head = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue", "metadata": {"name": "lab"}}
     file = tf_dist.write("queues.yaml", {**head, "spec": {"capability": {"cpu": "much"}}})
     found = tf_dist("convert", file, "--to", "tf-dist.dev/v1alpha1")
@@ -271,7 +271,7 @@ def test_a_queue_that_cannot_be_read_is_not_converted(tf_dist: Program) -> None:
     assert "spec.capability.cpu: is not a quantity" in found.stderr
 
 
-def test_convert_to_what_there_is_not(tf_dist: Program) -> None:
+def test_convert_rejects_unsupported_format(tf_dist: Program) -> None:
     found = tf_dist("convert", tf_dist.write("job.yaml", tf_dist.job()), "--to", "kubeflow.org/v1alpha1")
     assert found.returncode == 2
     assert "--to: there is no conversion to 'kubeflow.org/v1alpha1'" in found.stderr

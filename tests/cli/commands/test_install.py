@@ -1,4 +1,4 @@
-"""``tf-dist install``: what it prints, what it says about the cluster it looks at, and what it refuses."""
+"""``tf-dist install``: the printed manifests, warnings about the cluster, and rejected options."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Object = dict[str, Any]
 
 
 def kubeflows() -> Object:
-    """A definition like that of Kubeflow's training operator: v1 only, every field typed, the rest dropped."""
+    """A definition like Kubeflow's training operator: it serves only v1, and the schema drops unknown fields."""
     integer, text = {"type": "integer"}, {"type": "string"}
     policy = {"cleanPodPolicy": text, "backoffLimit": integer, "suspend": {"type": "boolean"}}
     template = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
@@ -72,7 +72,7 @@ def test_prints_shipped_manifests(tf_dist: Program) -> None:
 
 
 @pytest.mark.parametrize("namespaced", [False, True])
-def test_prints_what_helm_makes_with_same_values(tf_dist: Program, namespaced: bool) -> None:
+def test_output_matches_helm_with_same_values(tf_dist: Program, namespaced: bool) -> None:
     options = ["--image=mine/tf-dist:v7", "--replicas=3", "--namespace=ml", *(["--namespaced"] if namespaced else [])]
     values = ["image.repository=mine/tf-dist", "image.tag=v7", "replicas=3"]
     values += ["namespaces={ml}"] if namespaced else ["createNamespace=true", "systemNamespace=ml"]
@@ -82,7 +82,7 @@ def test_prints_what_helm_makes_with_same_values(tf_dist: Program, namespaced: b
     assert ("TF_DIST_SYSTEM_NAMESPACE=ml" in found.stderr) is not namespaced
 
 
-def test_leaves_namespaces_of_kubernetes_as_they_are(tf_dist: Program) -> None:
+def test_does_not_print_kube_system_namespace(tf_dist: Program) -> None:
     found = tf_dist("install", "--offline", "--image=mine:7", "--namespace=kube-system")
     assert not of_kind(documents(found.stdout), "Namespace")
 
@@ -99,13 +99,13 @@ def test_leaves_namespaces_of_kubernetes_as_they_are(tf_dist: Program) -> None:
         (("--offline", "--check"), "--check"),
     ],
 )
-def test_refuses_options_that_make_no_sense(tf_dist: Program, arguments: tuple[str, ...], told: str) -> None:
+def test_rejects_invalid_options(tf_dist: Program, arguments: tuple[str, ...], told: str) -> None:
     found = tf_dist("install", "--offline", *arguments)
     assert (found.returncode, found.stdout) == (2, "")
     assert told in found.stderr
 
 
-def test_a_cluster_without_anything(tf_dist: Program, config: str) -> None:
+def test_empty_cluster_gives_no_warnings(tf_dist: Program, config: str) -> None:
     found = tf_dist("install", "--check", "--kubeconfig", config)
     assert (found.returncode, found.stdout) == (0, "nothing prevents the installation\n")
     found = tf_dist("install", "--kubeconfig", config, "--image=mine:7")
@@ -114,14 +114,14 @@ def test_a_cluster_without_anything(tf_dist: Program, config: str) -> None:
 
 
 @pytest.mark.parametrize(("arguments", "warned"), [((), True), (("--image=mine:7",), False)])
-def test_warns_of_image_that_no_registry_has(tf_dist: Program, arguments: tuple[str, ...], warned: bool) -> None:
+def test_warns_about_image_without_registry(tf_dist: Program, arguments: tuple[str, ...], warned: bool) -> None:
     found = tf_dist("install", "--offline", *arguments)
     assert found.returncode == 0
     assert ("is not in a registry" in found.stderr and "make images IMAGE=" in found.stderr) is warned
 
 
 @pytest.mark.parametrize(("minor", "warned"), [("20", True), ("28+", True), ("29", False), ("35", False)])
-def test_warns_of_release_that_is_not_supported(tf_dist: Program, tmp_path: Path, minor: str, warned: bool) -> None:
+def test_warns_about_unsupported_kubernetes_release(tf_dist: Program, tmp_path: Path, minor: str, warned: bool) -> None:
     with answering("/version", {"major": "1", "minor": minor}) as url:
         file = tmp_path / "old"
         file.touch(mode=0o600)
@@ -135,7 +135,7 @@ def test_warns_of_release_that_is_not_supported(tf_dist: Program, tmp_path: Path
 
 @contextmanager
 def answering(path: str, body: Object) -> Iterator[str]:
-    """An API server of another release, that has nothing: the address of one that answers 404 to all other requests."""
+    """The URL of a server that returns ``body`` for ``path``, and 404 for all other requests."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -160,7 +160,7 @@ def answering(path: str, body: Object) -> Iterator[str]:
             thread.join()
 
 
-def test_tf_dists_own_definition_is_brought_up_to_date(tf_dist: Program, config: str, memory: MemoryCluster) -> None:
+def test_own_definition_is_updated(tf_dist: Program, config: str, memory: MemoryCluster) -> None:
     older = tfjobs()
     older["spec"]["versions"][0]["additionalPrinterColumns"] = []
     memory.create(CRDS, None, older)
@@ -169,7 +169,7 @@ def test_tf_dists_own_definition_is_brought_up_to_date(tf_dist: Program, config:
     assert found.stdout == tf_dist("install", "--offline", "--image=mine:7").stdout
 
 
-def test_kubeflows_definition_is_left_alone_and_what_differs_is_told(
+def test_kubeflow_definition_is_kept_and_differences_are_reported(
     tf_dist: Program, config: str, memory: MemoryCluster
 ) -> None:
     memory.create(CRDS, None, kubeflows())
@@ -187,7 +187,7 @@ def test_kubeflows_definition_is_left_alone_and_what_differs_is_told(
     assert "kubectl get deployments -A" in found.stderr
 
 
-def test_check_only_says_so(tf_dist: Program, config: str, memory: MemoryCluster) -> None:
+def test_check_prints_only_problems(tf_dist: Program, config: str, memory: MemoryCluster) -> None:
     memory.create(CRDS, None, kubeflows())
     found = tf_dist("install", "--check", "--kubeconfig", config)
     assert (found.returncode, found.stderr) == (1, "")
@@ -195,7 +195,7 @@ def test_check_only_says_so(tf_dist: Program, config: str, memory: MemoryCluster
     assert "kind:" not in found.stdout
 
 
-def test_a_definition_with_everything_but_our_label(tf_dist: Program, config: str, memory: MemoryCluster) -> None:
+def test_equal_definition_without_label_is_reported(tf_dist: Program, config: str, memory: MemoryCluster) -> None:
     same = copy.deepcopy(tfjobs())
     del same["metadata"]["labels"]
     memory.create(CRDS, None, same)
@@ -205,8 +205,8 @@ def test_a_definition_with_everything_but_our_label(tf_dist: Program, config: st
     assert "drops" not in found.stdout
 
 
-def test_a_cluster_that_does_not_answer_is_an_error(tf_dist: Program, config: str) -> None:
-    """Not "nothing is there": the output could then replace what belongs to others."""
+def test_unavailable_cluster_is_error(tf_dist: Program, config: str) -> None:
+    """An unavailable cluster must not count as empty, because the output could then replace objects of others."""
     document = yaml.safe_load(Path(config).read_text())
     document["clusters"][0]["cluster"]["server"] = "http://127.0.0.1:9"
     (tf_dist.folder / "dead").write_text(yaml.safe_dump(document))
@@ -215,7 +215,7 @@ def test_a_cluster_that_does_not_answer_is_an_error(tf_dist: Program, config: st
     assert "--offline" in found.stderr
 
 
-def test_no_cluster_at_all(tf_dist: Program) -> None:
+def test_prints_manifests_without_cluster(tf_dist: Program) -> None:
     nothing = {"KUBECONFIG": "", "KUBERNETES_SERVICE_HOST": "", "HOME": str(tf_dist.folder)}
     found = tf_dist("install", **nothing)
     assert found.returncode == 0
@@ -225,7 +225,7 @@ def test_no_cluster_at_all(tf_dist: Program) -> None:
     assert (found.returncode, found.stdout) == (75, "")
 
 
-def test_a_reader_that_leaves_is_no_error(tf_dist: Program) -> None:
+def test_closed_pipe_exits_with_141(tf_dist: Program) -> None:
     process = tf_dist.start_anew("install", "--offline", "--image=mine:7")
     assert process.stdout is not None
     process.stdout.close()
@@ -240,7 +240,7 @@ def test_a_reader_that_leaves_is_no_error(tf_dist: Program) -> None:
         ("Running", {}, False),
     ],
 )
-def test_warns_of_jobs_that_need_a_value_of_chart(
+def test_warns_about_jobs_that_need_chart_value(
     tf_dist: Program, config: str, memory: MemoryCluster, phase: str, annotations: dict[str, str], warned: bool
 ) -> None:
     document = tfjob("mnist")
@@ -255,7 +255,7 @@ def test_warns_of_jobs_that_need_a_value_of_chart(
     assert ("--set 'gangSchedulers={kueue}'" in found.stderr) is warned
 
 
-def test_warns_of_volcano_jobs_while_there_are_some(tf_dist: Program, config: str, memory: MemoryCluster) -> None:
+def test_warns_about_existing_volcano_jobs(tf_dist: Program, config: str, memory: MemoryCluster) -> None:
     memory.create(CRDS, None, volcano_jobs())
     task = {"name": "worker", "replicas": 1, "template": {"spec": {"containers": [{"name": "c", "image": "i"}]}}}
     memory.create(VOLCANO_JOBS, "default", {"metadata": {"name": "v"}, "spec": {"tasks": [task]}})
@@ -279,7 +279,7 @@ CLOSED = {"matchExpressions": [{"key": "kubernetes.io/metadata.name", "operator"
         ([{**queue("default", "9"), "spec": {"parent": "research"}}], False),
     ],
 )
-def test_check_warns_of_default_queue_without_quotas_beside_queues_with_some(
+def test_check_warns_about_default_queue_without_quotas(
     tf_dist: Program, config: str, memory: MemoryCluster, more: list[dict[str, Any]], warns: bool
 ) -> None:
     found = tf_dist("install", "--check", "--kubeconfig", config)

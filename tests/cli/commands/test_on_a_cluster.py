@@ -1,4 +1,4 @@
-"""The commands on a cluster that a kubeconfig names: here, another user's local one, with an API server and a node."""
+"""The commands with a kubeconfig of a cluster. The cluster is another user's local cluster with a node."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FOREVER = "trap 'exit 143' TERM; echo up; while :; do sleep 0.05; done"
 
 @dataclass
 class Elsewhere:
-    """A program whose user has no cluster of their own, and a kubeconfig of another user."""
+    """A program without its own local cluster, and a kubeconfig of another user."""
 
     program: Program
     kubeconfig: str
@@ -48,7 +48,7 @@ class Elsewhere:
         return self.program(*arguments, "--kubeconfig", self.kubeconfig, **env)
 
     def job(self, script: str, **fields: Any) -> str:
-        """A file with a job of a fresh name; its name."""
+        """Write a file with a job of a new name, and return the name."""
         document = self.program.job(script, name=f"job-{uuid.uuid4().hex[:6]}", **fields)
         document["spec"]["runPolicy"]["cleanPodPolicy"] = "None"
         name = str(document["metadata"]["name"])
@@ -62,7 +62,7 @@ class Elsewhere:
             return None
 
     def leases(self) -> list[str]:
-        """By which programs lead a namespace."""
+        """The Leases with which programs lead a namespace."""
         found = self.cluster.list(LEASES, labels=names.LEADER).items
         refs = [f"{one['metadata']['namespace']}/{one['metadata']['name']}" for one in found]
         return [ref for ref in refs if not ref.startswith(f"{names.SYSTEM_NAMESPACE}/")]
@@ -90,10 +90,10 @@ def elsewhere(local: Program, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.fixture(scope="module")
 def leaderless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Elsewhere]:
-    """A cluster without a controller: a run leads."""
+    """A cluster without a controller, so that ``run`` leads."""
     folder, scratch = tmp_path_factory.mktemp("leaderless"), tempfile.mkdtemp(prefix="td-")
     program, path = Program(folder, surroundings(folder, scratch) | {"PYTHONUNBUFFERED": "1"}), folder / "config"
-    node = tempfile.mkdtemp(prefix="td-")  # apart: what the node runs is not the program's
+    node = tempfile.mkdtemp(prefix="td-")  # separate, because the node's processes are not the program's
     settings = EmbeddedSettings(state_dir=Path(node), network=NetworkMode.SHARED)
     with LeaderlessCluster(settings) as embedded:
         write_private_json(embedded.kubeconfig(), path)
@@ -104,7 +104,7 @@ def leaderless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Elsewhere]:
         shutil.rmtree(used, ignore_errors=True)
 
 
-def test_submit_and_explain_name_a_dns_cache_that_delays_the_start(elsewhere: Elsewhere) -> None:
+def test_submit_and_explain_warn_about_dns_cache(elsewhere: Elsewhere) -> None:
     corefile = ".:53 {\n kubernetes cluster.local {\n ttl 30\n }\n cache 30\n}\n"
     elsewhere.cluster.create(
         CONFIG_MAPS, "kube-system", {"metadata": {"name": "coredns"}, "data": {"Corefile": corefile}}
@@ -121,7 +121,7 @@ def test_submit_and_explain_name_a_dns_cache_that_delays_the_start(elsewhere: El
     assert elsewhere("delete", "late-names", "--wait", "--timeout", "180s").returncode == 0
 
 
-def test_the_environment_names_the_cluster_and_the_context_the_namespace(elsewhere: Elsewhere) -> None:
+def test_uses_kubeconfig_variable_and_namespace_of_context(elsewhere: Elsewhere) -> None:
     job = elsewhere.job("true")
     program, env = elsewhere.program, {"KUBECONFIG": elsewhere.kubeconfig}
     assert program("submit", f"{job}.yaml", "--context", "research", **env).returncode == 0
@@ -133,7 +133,7 @@ def test_the_environment_names_the_cluster_and_the_context_the_namespace(elsewhe
     assert program("delete", job, "--context", "research", **env).returncode == 0
 
 
-def test_the_file_and_the_command_line_may_not_disagree(elsewhere: Elsewhere) -> None:
+def test_rejects_different_namespaces_in_file_and_option(elsewhere: Elsewhere) -> None:
     document = elsewhere.program.job(name="job")
     document["metadata"]["namespace"] = "research"
     elsewhere.program.write("job.yaml", document)
@@ -143,7 +143,7 @@ def test_the_file_and_the_command_line_may_not_disagree(elsewhere: Elsewhere) ->
         assert "metadata.namespace: the file says research, --namespace says default" in found.stderr
 
 
-def test_the_local_cluster_comes_first_unless_another_is_named(local: Program, elsewhere: Elsewhere) -> None:
+def test_local_cluster_precedes_kubeconfig_variable(local: Program, elsewhere: Elsewhere) -> None:
     nowhere = kubeconfig(local.folder / "nowhere", "http://127.0.0.1:9")
     assert local("get", KUBECONFIG=nowhere).returncode == 0
     assert local("get", "--local", KUBECONFIG=nowhere).returncode == 0
@@ -158,7 +158,7 @@ def test_the_local_cluster_comes_first_unless_another_is_named(local: Program, e
     assert "tf-dist local up" in none.stderr
 
 
-def test_a_terminal_is_told_where_something_changes(elsewhere: Elsewhere) -> None:
+def test_changing_commands_print_cluster_on_terminal(elsewhere: Elsewhere) -> None:
     job = elsewhere.job("true")
     where = ("--kubeconfig", elsewhere.kubeconfig, "--context", "research")
     code, text = on_terminal(elsewhere.program, "submit", f"{job}.yaml", *where)
@@ -175,12 +175,12 @@ def test_a_terminal_is_told_where_something_changes(elsewhere: Elsewhere) -> Non
 
 @pytest.fixture(params=["leaderless", "elsewhere"], ids=["nobody leads", "a controller leads"])
 def either(request: pytest.FixtureRequest) -> Elsewhere:
-    """A run leads its namespace where nobody else does; its user sees no difference."""
+    """``run`` leads its namespace if it has no other leader. Users see no difference."""
     found: Elsewhere = request.getfixturevalue(request.param)
     return found
 
 
-def test_a_run_takes_its_job_away_at_its_end(either: Elsewhere) -> None:
+def test_run_deletes_job_at_end(either: Elsewhere) -> None:
     job = either.job("echo step=1 accuracy=0.9; pwd")
     process = either.program.start("run", f"{job}.yaml", "--kubeconfig", either.kubeconfig)
     text = rest(process)
@@ -192,7 +192,7 @@ def test_a_run_takes_its_job_away_at_its_end(either: Elsewhere) -> None:
     assert (either.pods(job), either.leases()) == ([], [])
 
 
-def test_a_job_that_is_kept_stays(leaderless: Elsewhere) -> None:
+def test_run_with_keep_keeps_job(leaderless: Elsewhere) -> None:
     elsewhere = leaderless
     job = elsewhere.job("echo kept")
     found = elsewhere("run", f"{job}.yaml", "--keep", "-n", "research")
@@ -207,7 +207,7 @@ def test_a_job_that_is_kept_stays(leaderless: Elsewhere) -> None:
 
 
 @pytest.mark.parametrize("keep", [False, True])
-def test_ctrl_c_takes_the_job_away_unless_it_is_kept(either: Elsewhere, keep: bool) -> None:
+def test_interrupted_run_deletes_job_unless_kept(either: Elsewhere, keep: bool) -> None:
     job = either.job(FOREVER)
     options = ["--kubeconfig", either.kubeconfig, *(["--keep"] if keep else [])]
     process = either.program.start("run", f"{job}.yaml", *options)
@@ -225,14 +225,14 @@ def test_ctrl_c_takes_the_job_away_unless_it_is_kept(either: Elsewhere, keep: bo
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["ends", "is killed"])
-def test_second_run_leads_when_the_first_ends(leaderless: Elsewhere, number: signal.Signals) -> None:
+def test_second_run_leads_when_first_ends(leaderless: Elsewhere, number: signal.Signals) -> None:
     flag = leaderless.program.folder / f"flag-{number.name}"
     first, second = leaderless.job(FOREVER), leaderless.job(f"echo up; until test -e {flag}; do sleep 0.05; done")
     with_config = ("--kubeconfig", leaderless.kubeconfig)
     leading = leaderless.program.start("run", f"{first}.yaml", *with_config)
     until(leading, "worker-0 | up")
     following = leaderless.program.start("run", f"{second}.yaml", *with_config)
-    until(following, "worker-0 | up")  # it was the first that started it
+    until(following, "worker-0 | up")  # the first run started the job
     (lease,) = leaderless.cluster.list(LEASES, "default").items
     pods = leaderless.pods(second)
     assert lease["spec"]["holderIdentity"] in leaderless("explain", second).stdout
@@ -250,7 +250,7 @@ def test_second_run_leads_when_the_first_ends(leaderless: Elsewhere, number: sig
     assert eventually(lambda: leaderless.stored(first) is None and not leaderless.pods(first))
 
 
-def test_a_run_for_a_controller_says_that_none_leads_and_waits_for_one(leaderless: Elsewhere) -> None:
+def test_run_with_controller_driver_waits_for_leader(leaderless: Elsewhere) -> None:
     job = leaderless.job("echo here")
     process = leaderless.program.start(
         "run", f"{job}.yaml", "--driver=controller", "--kubeconfig", leaderless.kubeconfig
@@ -264,7 +264,7 @@ def test_a_run_for_a_controller_says_that_none_leads_and_waits_for_one(leaderles
     assert "worker-0 | here" in text
 
 
-def test_commands_say_who_leads_and_where_nobody_does(leaderless: Elsewhere) -> None:
+def test_commands_report_leader_or_its_absence(leaderless: Elsewhere) -> None:
     job = leaderless.job(FOREVER)
     found = leaderless("submit", f"{job}.yaml")
     assert (found.returncode, found.stdout) == (0, f"tfjob/{job} submitted\n")
@@ -294,8 +294,8 @@ def test_commands_say_who_leads_and_where_nobody_does(leaderless: Elsewhere) -> 
             assert leaderless("delete", name, "--wait", "--timeout", "180s").returncode == 0
 
 
-def test_a_signal_ends_a_run_although_the_cluster_does_not_answer(elsewhere: Elsewhere, tmp_path: Path) -> None:
-    """Sooner than a single request would have been given up: the sender of the signal will not wait for long."""
+def test_signal_ends_run_when_cluster_does_not_answer(elsewhere: Elsewhere, tmp_path: Path) -> None:
+    """The run ends before the read timeout of a single request."""
     job = elsewhere.job(FOREVER)
     document = yaml.safe_load(Path(elsewhere.kubeconfig).read_text())
     place = document["clusters"][0]["cluster"]
@@ -319,7 +319,7 @@ def test_a_signal_ends_a_run_although_the_cluster_does_not_answer(elsewhere: Els
     assert elsewhere("delete", job, "--wait", "--timeout", "180s").returncode == 0
 
 
-def test_on_the_local_cluster_its_own_controller_leads(local: Program, elsewhere: Elsewhere) -> None:
+def test_run_on_local_cluster_uses_its_controller(local: Program, elsewhere: Elsewhere) -> None:
     job = elsewhere.job("echo here")
     found = local("run", str(elsewhere.program.folder / f"{job}.yaml"), "--local")
     assert found.returncode == 0, found.stdout + found.stderr
@@ -327,13 +327,13 @@ def test_on_the_local_cluster_its_own_controller_leads(local: Program, elsewhere
     assert elsewhere.stored(job) is None
 
 
-def test_where_there_is_no_dns_replicas_find_each_other_all_the_same(tf_dist: Program) -> None:
-    """As on a Mac: the pods share one network, and the controller of the job is in another process than the cluster."""
+def test_replicas_connect_without_dns(tf_dist: Program) -> None:
+    """Like on a Mac, the pods share one network, and the controller runs in another process than the cluster."""
     settings = EmbeddedSettings(state_dir=Path(tf_dist.env["TMPDIR"], "node"), network=NetworkMode.SHARED)
     with LeaderlessCluster(settings) as cluster:
         write_private_json(cluster.kubeconfig(), tf_dist.folder / "config")
         job = tf_dist.job('echo "$TF_CONFIG"', workers=2)
-        # Else the end of the first ends the other, which may not have spoken, and what is deleted has no log.
+        # Otherwise the end of the first worker would end the other before it writes its log.
         job["spec"] |= {"successPolicy": "AllWorkers", "runPolicy": {"cleanPodPolicy": "None"}}
         tf_dist.write("job.yaml", job)
         found = tf_dist("run", "job.yaml", "--kubeconfig", "config")
@@ -346,7 +346,7 @@ def test_where_there_is_no_dns_replicas_find_each_other_all_the_same(tf_dist: Pr
         assert all(worker.startswith("127.0.0.1:") for worker in workers)
 
 
-def test_a_name_that_is_taken(elsewhere: Elsewhere) -> None:
+def test_existing_name_is_rejected(elsewhere: Elsewhere) -> None:
     job = elsewhere.job(FOREVER)
     assert elsewhere("submit", f"{job}.yaml").returncode == 0
     for command in ("submit", "run"):
@@ -358,7 +358,7 @@ def test_a_name_that_is_taken(elsewhere: Elsewhere) -> None:
     assert elsewhere("delete", job, "--wait", "--timeout", "180s").returncode == 0
 
 
-def test_options_of_this_machine_mean_nothing_there(elsewhere: Elsewhere) -> None:
+def test_rejects_local_options_with_kubeconfig(elsewhere: Elsewhere) -> None:
     job = elsewhere.job("true")
     found = elsewhere("run", f"{job}.yaml", "--network", "shared", "--workdir", "/")
     assert found.returncode == 2
@@ -369,7 +369,7 @@ def test_options_of_this_machine_mean_nothing_there(elsewhere: Elsewhere) -> Non
     assert "--embedded: --kubeconfig names a cluster" in found.stderr
 
 
-def test_a_run_stays_on_this_machine_though_a_kubeconfig_is_there(elsewhere: Elsewhere) -> None:
+def test_run_ignores_kubeconfig_variable(elsewhere: Elsewhere) -> None:
     job = elsewhere.job("echo near")
     nowhere = kubeconfig(elsewhere.program.folder / "nowhere", "http://127.0.0.1:9")
     found = elsewhere.program("run", f"{job}.yaml", KUBECONFIG=nowhere)
@@ -377,11 +377,11 @@ def test_a_run_stays_on_this_machine_though_a_kubeconfig_is_there(elsewhere: Els
     assert "worker-0 | near" in found.stdout
 
 
-# Clusters that lack something
+# Clusters without some kinds or rights
 
 
 @pytest.mark.parametrize("command", [["get"], ["get", "x"], ["submit", "job.yaml"], ["run", "job.yaml"]])
-def test_a_cluster_without_the_kind_says_how_to_install_it(tf_dist: Program, command: list[str]) -> None:
+def test_missing_kind_suggests_install(tf_dist: Program, command: list[str]) -> None:
     tf_dist.write("job.yaml", tf_dist.job())
     with refusing({"leases": (201, STORED)}) as url:
         found = tf_dist(*command, "--kubeconfig", kubeconfig(tf_dist.folder / "config", url))
@@ -391,7 +391,7 @@ def test_a_cluster_without_the_kind_says_how_to_install_it(tf_dist: Program, com
     assert "Traceback" not in found.stderr
 
 
-def test_one_kind_that_is_not_ours_to_see_hides_no_other(tf_dist: Program) -> None:
+def test_get_skips_forbidden_kind_unless_all_are_forbidden(tf_dist: Program) -> None:
     jobs = {"kind": "TFJobList", "metadata": {"resourceVersion": "1"}, "items": []}
     with refusing({"tfjobs": (200, jobs), "jobs": forbidden("jobs")}) as url:
         found = tf_dist("get", "--kubeconfig", kubeconfig(tf_dist.folder / "config", url))
@@ -403,7 +403,7 @@ def test_one_kind_that_is_not_ours_to_see_hides_no_other(tf_dist: Program) -> No
     assert "--verb=list --resource=tfjobs.kubeflow.org -n research" in found.stderr
 
 
-def test_a_volcano_job_is_left_to_volcano(tf_dist: Program) -> None:
+def test_run_rejects_volcano_job_if_volcano_is_installed(tf_dist: Program) -> None:
     task = {"name": "worker", "replicas": 1, "template": {"spec": {"containers": [{"name": "c", "image": "i"}]}}}
     metadata = {"name": "vc", "namespace": "default"}
     document = {

@@ -1,7 +1,4 @@
-"""The commands on submitted jobs, against a real local cluster with real processes.
-
-``tf-dist scale``, against a real local cluster with real processes.
-"""
+"""The commands for submitted jobs, including ``scale``, on a real local cluster with real processes."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ def state(local: Program, job: str) -> str:
     return str((json.loads(found.stdout).get("status") or {}).get("tfDist", {}).get("phase", ""))
 
 
-def test_a_job_from_submit_to_delete(local: Program) -> None:
+def test_job_from_submit_to_delete(local: Program) -> None:
     job = submitted(local, "echo hello; echo accuracy=0.9", workers=2)
     assert local("wait", job, "--for", "succeeded", "--timeout", "180s").stdout == f"tfjob/{job} Succeeded\n"
     assert local("get", job, "-o", "name").stdout == f"tfjob/{job}\n"
@@ -43,7 +40,7 @@ def test_a_job_from_submit_to_delete(local: Program) -> None:
     assert f"there is no job {job} in namespace default" in gone.stderr
 
 
-def test_shows_metrics_of_a_submitted_job_while_its_log_is_there(local: Program) -> None:
+def test_describe_and_explain_show_metrics_of_submitted_job(local: Program) -> None:
     job = submitted(local, "echo step=3 accuracy=0.9; echo checkpoint=/models/7; echo TensorBoard is not installed")
     local("wait", job, "--timeout", "180s")
     status = local("describe", job).stdout.partition("\nStatus\n")[2].partition("\n\n")[0]
@@ -58,7 +55,7 @@ def test_shows_metrics_of_a_submitted_job_while_its_log_is_there(local: Program)
     assert (found["state"], found["findings"][1]["category"]) == ("Succeeded", "command")
 
 
-def test_wait_says_in_json_how_jobs_ended(local: Program) -> None:
+def test_wait_prints_outcomes_as_json(local: Program) -> None:
     good, bad, runs = (submitted(local, script) for script in ("true", "exit 3", FOREVER))
     local("wait", good, "--timeout", "180s")
     found = local("wait", bad, good, runs, "-o", "json", "--timeout", "180s")
@@ -72,7 +69,7 @@ def test_wait_says_in_json_how_jobs_ended(local: Program) -> None:
     assert (gone.returncode, json.loads(gone.stdout)[0]["outcome"]["kind"]) == (0, "succeeded")
 
 
-def test_logs_of_all_replicas_in_order(local: Program) -> None:
+def test_logs_of_replicas_are_in_order(local: Program) -> None:
     job = submitted(local, "for i in 1 2 3; do echo $i; sleep 0.05; done", workers=2)
     local("wait", job, "--timeout", "180s")
     lines = local("logs", job).stdout.splitlines()
@@ -89,7 +86,7 @@ def test_logs_of_all_replicas_in_order(local: Program) -> None:
     assert "did you mean worker-1?" in wrong.stderr
 
 
-def test_following_ends_with_the_job(local: Program) -> None:
+def test_follow_ends_with_job(local: Program) -> None:
     job = submitted(local, "echo one; until test -e go; do sleep 0.02; done; echo two")
     process = local.start("logs", job, "-f")
     assert process.stdout is not None
@@ -101,7 +98,7 @@ def test_following_ends_with_the_job(local: Program) -> None:
     (local.folder / "go").unlink()
 
 
-def test_following_begins_before_the_job(local: Program) -> None:
+def test_follow_waits_for_start_of_job(local: Program) -> None:
     document = local.job("echo late", name=name())
     document["spec"]["runPolicy"] = {"suspend": True, "cleanPodPolicy": "None"}
     job = document["metadata"]["name"]
@@ -115,7 +112,7 @@ def test_following_begins_before_the_job(local: Program) -> None:
     assert process.wait(120) == 0
 
 
-def test_logs_of_the_container_before(local: Program) -> None:
+def test_previous_prints_log_of_previous_container(local: Program) -> None:
     script = "test -e again && echo second && exit 0; touch again; echo first; exit 1"
     document = local.job(script, name=name())
     document["spec"]["tfReplicaSpecs"]["Worker"]["restartPolicy"] = "OnFailure"
@@ -140,7 +137,7 @@ def test_suspend_and_resume(local: Program) -> None:
     local("delete", job, "--wait")
 
 
-def test_a_job_that_a_policy_aborted_can_be_resumed(local: Program) -> None:
+def test_job_aborted_by_policy_can_be_resumed(local: Program) -> None:
     job = name()
     script = f": {local.token}; test -e {job} && exit 0; touch {job}; exit 1"
     container = {"name": "worker", "image": "none", "command": ["sh", "-c", script]}
@@ -166,7 +163,7 @@ def test_a_job_that_a_policy_aborted_can_be_resumed(local: Program) -> None:
     assert "has ended" in finished.stderr
 
 
-def test_a_failed_job_is_explained(local: Program) -> None:
+def test_failed_job_is_explained(local: Program) -> None:
     job = submitted(local, "echo the reason >&2; exit 4")
     waited = local("wait", job, "--for", "succeeded", "--timeout", "180s")
     assert waited.returncode == 1
@@ -181,7 +178,7 @@ def test_a_failed_job_is_explained(local: Program) -> None:
     assert {"job", "pods", "events", "diagnosis"} == set(report)
 
 
-def test_a_job_that_waits_is_explained(local: Program) -> None:
+def test_waiting_job_is_explained(local: Program) -> None:
     document = local.job("true", name=name())
     (container,) = document["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
     container["resources"] = {"requests": {"cpu": "1000"}}
@@ -196,13 +193,13 @@ def test_a_job_that_waits_is_explained(local: Program) -> None:
     assert local("wait", job, "--for", "delete", "--timeout", "180s").returncode == 0
 
 
-def test_submit_and_wait_has_the_jobs_exit_code(local: Program) -> None:
+def test_submit_with_wait_returns_exit_code_of_job(local: Program) -> None:
     good, bad = local.job("true", name=name()), local.job("exit 1", name=name())
     assert local("submit", local.write("job.yaml", good), "--wait", "--timeout", "180s").returncode == 0
     assert local("submit", local.write("job.yaml", bad), "--wait", "--timeout", "180s").returncode == 1
 
 
-def test_several_jobs_and_what_stands_beside_them(local: Program) -> None:
+def test_submit_creates_several_jobs_and_companions(local: Program) -> None:
     first, second = local.job("true", name=name()), local.job("true", name=name())
     companion = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings"}, "data": {"a": "b"}}
     file = local.write("all.yaml", companion, first, second)
@@ -218,14 +215,14 @@ def test_several_jobs_and_what_stands_beside_them(local: Program) -> None:
     assert local("delete", *names, "--wait").returncode == 0
 
 
-def test_nothing_is_submitted_if_anything_is_wrong(local: Program) -> None:
+def test_submit_creates_nothing_if_one_job_is_invalid(local: Program) -> None:
     good, bad = local.job("true", name=name()), local.job("true", name="Bad")
     found = local("submit", local.write("all.yaml", good, bad))
     assert (found.returncode, found.stdout) == (2, "")
     assert local("get", good["metadata"]["name"]).returncode == 2
 
 
-def test_submits_a_job_of_every_format(local: Program) -> None:
+def test_submit_accepts_every_job_format(local: Program) -> None:
     v1 = local.job("true", name=name())
     pod = v1["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]
     template = {"spec": {**pod, "restartPolicy": "Never"}}
@@ -245,7 +242,7 @@ def test_submits_a_job_of_every_format(local: Program) -> None:
 
 
 @pytest.mark.parametrize("command", ["get", "describe", "logs", "explain", "wait", "suspend", "resume", "delete"])
-def test_a_job_that_is_not_there(local: Program, command: str) -> None:
+def test_missing_job_is_reported(local: Program, command: str) -> None:
     found = local(command, "nothing")
     assert (found.returncode, found.stdout) == (2, "")
     assert "there is no job nothing in namespace default" in found.stderr
@@ -253,26 +250,26 @@ def test_a_job_that_is_not_there(local: Program, command: str) -> None:
 
 
 @pytest.mark.parametrize("command", ["get", "describe", "logs", "wait", "delete", "suspend"])
-def test_an_empty_name_is_no_job(local: Program, command: str) -> None:
-    """A variable of a script that is not set must not mean every job."""
+def test_empty_name_is_not_a_job(local: Program, command: str) -> None:
+    """An unset variable of a script must not select all jobs."""
     found = local(command, "")
     assert (found.returncode, found.stdout) == (2, "")
     assert found.stderr == "error: NAME: '' is not a job\n  hint: write NAME, tfjob/NAME or vcjob/NAME\n"
 
 
-def test_an_empty_name_is_no_queue(local: Program) -> None:
+def test_empty_name_is_not_a_queue(local: Program) -> None:
     found = local("queues", "")
     assert (found.returncode, found.stdout) == (2, "")
     assert "there is no queue ''" in found.stderr
 
 
-def test_a_job_that_is_named_twice_is_deleted_once(local: Program) -> None:
+def test_job_named_twice_is_deleted_once(local: Program) -> None:
     job = submitted(local, "true")
     found = local("delete", job, f"tfjob/{job}", job, "--wait")
     assert (found.returncode, found.stdout) == (0, f"tfjob/{job} deleted\n"), found.stderr
 
 
-def test_watching_the_list(local: Program) -> None:
+def test_get_watch_prints_changes_until_interrupt(local: Program) -> None:
     process = local.start("get", "-w")
     assert process.stdout is not None
     job = submitted(local, "true")
@@ -281,11 +278,11 @@ def test_watching_the_list(local: Program) -> None:
             if line.startswith(f"tfjob/{job}  Succeeded"):
                 break
         process.send_signal(signal.SIGINT)
-        stream.read()  # what it says of other jobs meanwhile: a pipe that is closed would end it in another way
+        stream.read()  # read output about other jobs: a closed pipe would change the exit code
     assert process.wait(120) == 130
 
 
-def test_the_daemon_is_found_and_found_again(local: Program) -> None:
+def test_local_up_and_status_find_running_daemon(local: Program) -> None:
     again = local("local", "up")
     assert again.returncode == 0
     assert "is running already" in again.stdout
@@ -314,7 +311,7 @@ def replicas(local: Program, job: str) -> dict[str, Any]:
     return {"asked": found["spec"]["tfReplicaSpecs"]["Worker"]["replicas"], "ready": found["status"]["tfDist"]["ready"]}
 
 
-def test_workers_come_and_go(local: Program) -> None:
+def test_scale_adds_and_removes_workers(local: Program) -> None:
     job = submit(local, workers=1)
     found = local("scale", job, "--workers", "3")
     assert (found.returncode, found.stdout) == (0, f"tfjob/{job} scaled from 1 to 3 workers\n"), found.stderr
@@ -328,7 +325,7 @@ def test_workers_come_and_go(local: Program) -> None:
 ELASTIC = {"tf-dist.dev/min-workers": "1", "tf-dist.dev/max-workers": "2"}
 
 
-def test_the_bounds_of_an_elastic_job_hold(local: Program) -> None:
+def test_scale_respects_bounds_of_elastic_job(local: Program) -> None:
     job = submit(local, workers=1, annotations=ELASTIC)
     refused = local("scale", job, "--workers", "4")
     assert refused.returncode == 2
@@ -350,13 +347,13 @@ def test_the_bounds_of_an_elastic_job_hold(local: Program) -> None:
         (["missing"], "--workers"),
     ],
 )
-def test_scale_refuses_wrong_arguments(local: Program, arguments: list[str], said: str) -> None:
+def test_scale_rejects_invalid_arguments(local: Program, arguments: list[str], said: str) -> None:
     found = local("scale", *arguments)
     assert found.returncode == 2
     assert said in found.stderr
 
 
-def test_folder_that_cannot_be_made_is_no_defect(tf_dist: Program) -> None:
+def test_local_up_reports_folder_that_cannot_be_created(tf_dist: Program) -> None:
     (tf_dist.folder / "file").touch()
     for home in ("/proc/x", "file/home"):
         found = tf_dist("local", "up", TF_DIST_HOME=home)

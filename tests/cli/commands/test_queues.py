@@ -1,4 +1,4 @@
-"""``queues``, and documents of queues in ``validate`` and ``submit``, against an API server over HTTP."""
+"""``queues``, and queue documents in ``validate`` and ``submit``, with an API server over HTTP."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def document(name: str, **spec: Any) -> dict[str, Any]:
 
 
 def report(memory: MemoryCluster, **gpus: int) -> None:
-    """Write the status of every queue, as the leader does when this many GPUs are in use."""
+    """Write the status of every queue, like a leader would with this number of GPUs in use."""
     stored = memory.list(QUEUES).items
     quotas = Quotas([read_queue(one) for one in stored])
     for name, count in gpus.items():
@@ -36,7 +36,7 @@ def report(memory: MemoryCluster, **gpus: int) -> None:
         memory.replace(QUEUES, None, name, {**one, "status": status}, subresource="status")
 
 
-def test_a_cluster_without_queues_says_so_and_how_to_make_one(tf_dist: Program, config: str) -> None:
+def test_cluster_without_queues_suggests_submit(tf_dist: Program, config: str) -> None:
     found = tf_dist("queues", "--kubeconfig", config)
     assert (found.returncode, found.stdout) == (0, "")
     assert "there are no queues: every job is in the queue default" in found.stderr
@@ -45,7 +45,7 @@ def test_a_cluster_without_queues_says_so_and_how_to_make_one(tf_dist: Program, 
     assert (json.loads(listed.stdout)["items"], listed.stderr) == ([], "")
 
 
-def test_queues_of_a_file_are_made_and_brought_up_to_date(tf_dist: Program, memory: MemoryCluster, config: str) -> None:
+def test_submit_creates_and_updates_queues(tf_dist: Program, memory: MemoryCluster, config: str) -> None:
     assert tf_dist("validate", TEAMS).stdout.count(": valid: Queue ") == 4
     for done in ("created", "unchanged"):
         found = tf_dist("submit", "--kubeconfig", config, TEAMS)
@@ -55,7 +55,7 @@ def test_queues_of_a_file_are_made_and_brought_up_to_date(tf_dist: Program, memo
     assert read_queue(memory.get(QUEUES, None, "vision")).weight == 2
 
 
-def test_the_list_is_a_tree_with_what_is_used(tf_dist: Program, memory: MemoryCluster, config: str) -> None:
+def test_queues_prints_tree_with_usage(tf_dist: Program, memory: MemoryCluster, config: str) -> None:
     for written in yaml.safe_load_all(Path(TEAMS).read_text()):
         memory.create(QUEUES, None, written)
     fresh = tf_dist("queues", "--kubeconfig", config).stdout.splitlines()
@@ -73,9 +73,7 @@ def test_the_list_is_a_tree_with_what_is_used(tf_dist: Program, memory: MemoryCl
     assert wide[4].endswith("2       BestEffortFIFO  Reclaim     all         nvidia.com/gpu 2")
 
 
-def test_the_list_says_to_which_namespaces_a_queue_is_open(
-    tf_dist: Program, memory: MemoryCluster, config: str
-) -> None:
+def test_wide_output_shows_namespace_selectors(tf_dist: Program, memory: MemoryCluster, config: str) -> None:
     rule = {"key": "tier", "operator": "NotIn", "values": ["test", "dev"]}
     selector = {"matchLabels": {"team": "vision"}, "matchExpressions": [rule]}
     for name, spec in {"closed": {"namespaceSelector": selector}, "open": {"namespaceSelector": {}}, "a": {}}.items():
@@ -85,8 +83,8 @@ def test_the_list_says_to_which_namespaces_a_queue_is_open(
     assert [row[at:].split("  ")[0] for row in rows] == ["all", "team=vision,tier notin (dev, test)", "all"]
 
 
-def test_queues_of_volcano_are_listed_as_what_they_mean(tf_dist: Program, memory: MemoryCluster, config: str) -> None:
-    """Of two queues of a name ours is the one that counts, and is shown."""
+def test_volcano_queues_are_listed(tf_dist: Program, memory: MemoryCluster, config: str) -> None:
+    """If two queues have the same name, tf-dist uses and shows its own."""
     head = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue"}
     spec = {"weight": 3, "deserved": {"cpu": 8}}
     for name in ("default", "root", "both", "theirs"):
@@ -110,7 +108,7 @@ def test_queues_of_volcano_are_listed_as_what_they_mean(tf_dist: Program, memory
     assert "queue/both" in named
 
 
-def test_one_queue_for_people_and_for_programs(tf_dist: Program, memory: MemoryCluster, config: str) -> None:
+def test_queue_is_printed_as_table_json_and_name(tf_dist: Program, memory: MemoryCluster, config: str) -> None:
     memory.create(QUEUES, None, document("vision", parent="research"))
     shown = tf_dist("queues", "vision", "--kubeconfig", config)
     assert shown.stdout.splitlines()[1].startswith("vision ")
@@ -123,9 +121,7 @@ def test_one_queue_for_people_and_for_programs(tf_dist: Program, memory: MemoryC
     assert "did you mean vision?" in near.stderr
 
 
-def test_queues_that_are_wrong_are_shown_with_what_is_wrong(
-    tf_dist: Program, memory: MemoryCluster, config: str
-) -> None:
+def test_invalid_queues_are_listed_with_warnings(tf_dist: Program, memory: MemoryCluster, config: str) -> None:
     memory.create(QUEUES, None, document("a", parent="b"))
     memory.create(QUEUES, None, document("b", parent="a"))
     memory.create(QUEUES, None, document("c", parent="a"))
@@ -138,7 +134,7 @@ def test_queues_that_are_wrong_are_shown_with_what_is_wrong(
     assert "warning: queue d: spec.weight: must be a whole number" in found.stderr
 
 
-def test_problems_of_queues_are_told_with_their_lines(tf_dist: Program) -> None:
+def test_problems_of_queues_have_line_numbers(tf_dist: Program) -> None:
     (tf_dist.folder / "queues.yaml").write_text(
         "apiVersion: tf-dist.dev/v1alpha1\nkind: Queue\nmetadata: {name: a}\n"
         "spec:\n  parent: b\n  quotas:\n    gpu: {nominal: 8}\n"
@@ -159,7 +155,7 @@ def test_problems_of_queues_are_told_with_their_lines(tf_dist: Program) -> None:
     assert "spec.quotas.gpu: is not a resource" in refused.stderr
 
 
-def test_a_job_and_its_queue_from_one_file(tf_dist: Program) -> None:
+def test_run_accepts_job_and_queue_in_one_file(tf_dist: Program) -> None:
     job = tf_dist.job("echo up")
     job["spec"]["runPolicy"]["schedulingPolicy"] = {"queue": "mine"}
     file = tf_dist.write("job.yaml", document("mine", quotas={"cpu": {"nominal": 1}}), job)

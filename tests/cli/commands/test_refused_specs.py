@@ -1,4 +1,4 @@
-"""What the commands say of a job whose spec cannot be read: one that runs all the same, and one that never began."""
+"""The commands for jobs with an invalid spec, both for running jobs and for jobs that never started."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROBLEM = "spec.tfReplicaSpecs.Worker.replicas: must be a whole number, not the 
 
 @pytest.fixture
 def world() -> World:
-    """A controller of the cluster leads it; the test makes its passes."""
+    """A cluster with a leader. The test runs the leader's passes."""
     world = World()
     held_lease(world.memory, time.time())
     return world
@@ -52,7 +52,7 @@ def runs(request: pytest.FixtureRequest, world: World) -> bool:
     return bool(request.param)
 
 
-def test_a_list_has_the_reason(tf_dist: Program, config: str, world: World, runs: bool) -> None:
+def test_get_shows_invalid_spec_reason(tf_dist: Program, config: str, world: World, runs: bool) -> None:
     world.settle()
     _, row = tf_dist("get", "mnist", "--kubeconfig", config).stdout.splitlines()
     state, ready = ("Running", "3/3") if runs else ("Pending", "-")
@@ -61,7 +61,7 @@ def test_a_list_has_the_reason(tf_dist: Program, config: str, world: World, runs
 
 
 @pytest.mark.parametrize("seen", [True, False], ids=["", "no controller has seen it"])
-def test_an_explanation_has_every_problem(tf_dist: Program, config: str, world: World, runs: bool, seen: bool) -> None:
+def test_explain_shows_problem(tf_dist: Program, config: str, world: World, runs: bool, seen: bool) -> None:
     if seen:
         world.settle()
     told = tf_dist("explain", "mnist", "--kubeconfig", config).stdout
@@ -72,7 +72,7 @@ def test_an_explanation_has_every_problem(tf_dist: Program, config: str, world: 
     assert found["findings"][0]["category"] == "invalid-spec"
 
 
-def test_a_description_has_every_problem(tf_dist: Program, config: str, world: World, runs: bool) -> None:
+def test_describe_shows_problem(tf_dist: Program, config: str, world: World, runs: bool) -> None:
     world.settle()
     told = tf_dist("describe", "mnist", "--kubeconfig", config)
     assert told.returncode == 0, told.stderr
@@ -85,7 +85,7 @@ def test_a_description_has_every_problem(tf_dist: Program, config: str, world: W
     assert len(data["pods"]) == (3 if runs else 0)
 
 
-def test_wait_shows_the_problem_and_goes_on_waiting(tf_dist: Program, config: str, world: World, runs: bool) -> None:
+def test_wait_shows_problem_once_and_continues(tf_dist: Program, config: str, world: World, runs: bool) -> None:
     world.settle()
     found = tf_dist("wait", "mnist", "--for", "succeeded", "--timeout", "1s", "--kubeconfig", config)
     assert PROBLEM in found.stdout
@@ -94,7 +94,7 @@ def test_wait_shows_the_problem_and_goes_on_waiting(tf_dist: Program, config: st
     assert found.returncode == 75
 
 
-def test_a_job_of_a_newer_release_is_shown_as_far_as_it_is_known(tf_dist: Program, config: str, world: World) -> None:
+def test_job_of_newer_release_is_shown(tf_dist: Program, config: str, world: World) -> None:
     world.submit(tfjob())
     world.settle()
     stored = world.job()

@@ -1,4 +1,4 @@
-"""``run``: real processes, no TensorFlow. However it ends, nothing is left behind."""
+"""``run`` with real processes and without TensorFlow. Nothing is left behind, however the run ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ POLITE = f"trap 'echo bye; exit 0' TERM; {FOREVER}"
 DEAF = f"trap '' TERM; {FOREVER}"
 
 
-def test_a_job_that_succeeds(tf_dist: Program) -> None:
+def test_successful_job_prints_lines_and_summary(tf_dist: Program) -> None:
     script = "echo step=1 loss=0.5; echo step=2 loss=0.25 accuracy=0.97; echo checkpoint=/tmp/m-2"
     found = tf_dist("run", tf_dist.write("job.yaml", tf_dist.job(script, workers=2)))
     assert (found.returncode, found.stderr) == (0, ""), found.stdout
@@ -37,7 +37,7 @@ def test_a_job_that_succeeds(tf_dist: Program) -> None:
     assert tf_dist.leftovers() == []
 
 
-def test_a_job_that_fails(tf_dist: Program) -> None:
+def test_failed_job_prints_error_and_last_lines(tf_dist: Program) -> None:
     file = tf_dist.write("job.yaml", tf_dist.job("echo one; echo out of luck >&2; exit 3"))
     found = tf_dist("run", file)
     assert found.returncode == 1
@@ -48,7 +48,7 @@ def test_a_job_that_fails(tf_dist: Program) -> None:
     assert tf_dist.leftovers() == []
 
 
-def test_exception_of_a_program_is_the_first_line_under_the_error(tf_dist: Program) -> None:
+def test_exception_is_first_line_below_error(tf_dist: Program) -> None:
     tf_dist.write("train.py", "print('step=1')\ndef fit():\n    raise ValueError('no data')\nfit()\n")
     found = tf_dist("run", tf_dist.write("job.yaml", tf_dist.job(f"exec {sys.executable} train.py")))
     end = found.stdout.partition("error: worker-0 exited with code 1\n")[2].splitlines()
@@ -58,7 +58,7 @@ def test_exception_of_a_program_is_the_first_line_under_the_error(tf_dist: Progr
     assert end[-1] == "      step=1"
 
 
-def test_script_with_windows_line_ends_is_named(tf_dist: Program) -> None:
+def test_script_with_windows_line_ends_is_explained(tf_dist: Program) -> None:
     script = tf_dist.folder / "train.sh"
     script.write_bytes(b"#!/bin/sh\r\necho hello\r\n")
     script.chmod(0o755)
@@ -70,7 +70,7 @@ def test_script_with_windows_line_ends_is_named(tf_dist: Program) -> None:
     assert "what to do: the script has Windows line ends (CRLF)" in found.stdout
 
 
-def test_a_job_killed_by_a_signal_says_so(tf_dist: Program) -> None:
+def test_exit_code_names_signal(tf_dist: Program) -> None:
     found = tf_dist("run", tf_dist.write("job.yaml", tf_dist.job("kill -SEGV $$$$")))
     assert found.returncode == 1
     assert "exited with code 139 (SIGSEGV" in found.stdout
@@ -90,7 +90,7 @@ def test_restarts_are_counted(tf_dist: Program) -> None:
     assert report["exitCode"] == 0
 
 
-def test_job_runs_in_the_folder_of_its_file_or_another(tf_dist: Program) -> None:
+def test_job_runs_in_folder_of_file_or_workdir(tf_dist: Program) -> None:
     (tf_dist.folder / "other").mkdir()
     file = tf_dist.write("job.yaml", tf_dist.job("pwd"))
     assert f"worker-0 | {tf_dist.folder}\n" in tf_dist("run", file).stdout
@@ -98,7 +98,7 @@ def test_job_runs_in_the_folder_of_its_file_or_another(tf_dist: Program) -> None
     assert tf_dist("run", file, "--workdir", "missing").returncode == 2
 
 
-def test_creates_companions_of_the_job(tf_dist: Program) -> None:
+def test_companions_of_job_are_created(tf_dist: Program) -> None:
     companion = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings"}, "data": {"word": "hello"}}
     job = tf_dist.job('echo "$WORD to you"')
     (container,) = job["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
@@ -111,7 +111,7 @@ def test_creates_companions_of_the_job(tf_dist: Program) -> None:
     assert alone.stdout == ""
 
 
-def test_an_image_whose_program_is_not_known(tf_dist: Program) -> None:
+def test_image_without_command_needs_entrypoint(tf_dist: Program) -> None:
     job = tf_dist.job()
     (container,) = job["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
     del container["command"]
@@ -135,7 +135,7 @@ def test_an_image_whose_program_is_not_known(tf_dist: Program) -> None:
         ({"emptyDir": {}}, "shared", "cannot be mounted at /data"),
     ],
 )
-def test_a_mount_that_cannot_be_made(tf_dist: Program, volume: dict[str, object], network: str, told: str) -> None:
+def test_impossible_mount_is_reported(tf_dist: Program, volume: dict[str, object], network: str, told: str) -> None:
     job = tf_dist.job(volumes=[{"name": "data", **volume}])
     (container,) = job["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
     container["volumeMounts"] = [{"name": "data", "mountPath": "/data"}]
@@ -145,7 +145,7 @@ def test_a_mount_that_cannot_be_made(tf_dist: Program, volume: dict[str, object]
     assert "hint: " in found.stderr
 
 
-def test_a_gang_that_can_never_fit(tf_dist: Program) -> None:
+def test_gang_larger_than_node_is_rejected(tf_dist: Program) -> None:
     job = tf_dist.job("echo never")
     (container,) = job["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
     container["resources"] = {"limits": {"nvidia.com/gpu": 4}}
@@ -161,7 +161,7 @@ def test_a_gang_that_can_never_fit(tf_dist: Program) -> None:
     )
 
 
-def test_says_first_that_pods_reach_nothing_outside(tf_dist: Program) -> None:
+def test_warns_first_about_network_without_outside_access(tf_dist: Program) -> None:
     programs = tf_dist.folder / "programs"
     programs.mkdir()
     for name in ("sh", "python"):
@@ -178,7 +178,7 @@ def test_says_first_that_pods_reach_nothing_outside(tf_dist: Program) -> None:
     assert "nothing outside" not in shared.stdout
 
 
-def test_relative_working_directory_is_refused(tf_dist: Program) -> None:
+def test_relative_working_directory_is_rejected(tf_dist: Program) -> None:
     job = tf_dist.job("pwd")
     (container,) = job["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
     container["workingDir"] = "sub"
@@ -188,7 +188,7 @@ def test_relative_working_directory_is_refused(tf_dist: Program) -> None:
     assert "containers[0]: workingDir 'sub' is a relative path" in found.stderr
 
 
-def test_refuses_job_that_another_controller_manages(tf_dist: Program) -> None:
+def test_rejects_job_managed_by_another_controller(tf_dist: Program) -> None:
     job = tf_dist.job()
     job["spec"]["runPolicy"]["managedBy"] = "kueue.x-k8s.io/multikueue"
     found = tf_dist("run", tf_dist.write("job.yaml", job))
@@ -197,9 +197,9 @@ def test_refuses_job_that_another_controller_manages(tf_dist: Program) -> None:
     assert "leave spec.runPolicy.managedBy out" in found.stderr
 
 
-def test_timeout_says_what_it_was_doing(tf_dist: Program) -> None:
+def test_timeout_stops_job_and_is_reported(tf_dist: Program) -> None:
     file = tf_dist.write("job.yaml", tf_dist.job(POLITE))
-    for timeout in ("500ms", "5s", "60s"):  # a busy machine may need longer to start it at all
+    for timeout in ("500ms", "5s", "60s"):  # a busy machine may need longer to start the job
         found = tf_dist("run", file, "--timeout", timeout)
         if "worker-0 | up" in found.stdout:
             break
@@ -211,7 +211,7 @@ def test_timeout_says_what_it_was_doing(tf_dist: Program) -> None:
     assert tf_dist.leftovers() == []
 
 
-def test_keep_leaves_logs_and_says_where(tf_dist: Program) -> None:
+def test_keep_keeps_logs_and_prints_folder(tf_dist: Program) -> None:
     found = tf_dist("run", tf_dist.write("job.yaml", tf_dist.job("echo kept")), "--keep")
     (line,) = (line for line in found.stdout.splitlines() if "kept in:" in line)
     logs = list(Path(line.split()[-1]).rglob("*.log"))
@@ -221,7 +221,7 @@ def test_keep_leaves_logs_and_says_where(tf_dist: Program) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_stops_it_with_grace(tf_dist: Program, number: int) -> None:
+def test_signal_stops_pods_with_grace_period(tf_dist: Program, number: int) -> None:
     process = tf_dist.start("run", tf_dist.write("job.yaml", tf_dist.job(POLITE, workers=2)))
     until(process, "worker-1 | up")
     process.send_signal(number)
@@ -234,14 +234,14 @@ def test_a_signal_stops_it_with_grace(tf_dist: Program, number: int) -> None:
     assert tf_dist.leftovers() == []
 
 
-def test_status_line_says_that_it_stops_and_how_long(tf_dist: Program) -> None:
+def test_status_line_shows_remaining_grace_period(tf_dist: Program) -> None:
     file = tf_dist.write("job.yaml", tf_dist.job("trap 'sleep 1; exit 0' TERM; echo up; while :; do sleep 0.05; done"))
     code, text = on_terminal(tf_dist, "run", file, interrupted_at=b" up")
     assert code == 130
     assert re.search(r"job: Stopping \([45] s, Ctrl-C again to kill\)", text)
 
 
-def test_a_second_signal_ends_a_job_that_talks_without_end(tf_dist: Program) -> None:
+def test_second_signal_kills_job(tf_dist: Program) -> None:
     job = tf_dist.job("trap '' TERM; yes", workers=2)
     job["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["terminationGracePeriodSeconds"] = 600
     process = tf_dist.start("run", tf_dist.write("job.yaml", job))
@@ -254,8 +254,8 @@ def test_a_second_signal_ends_a_job_that_talks_without_end(tf_dist: Program) -> 
     assert tf_dist.leftovers() == []
 
 
-def test_a_signal_before_the_start(tf_dist: Program) -> None:
-    """Whenever it comes: the exit code is the signal's, and nothing stays."""
+def test_signal_during_start_leaves_nothing(tf_dist: Program) -> None:
+    """The exit code is that of the signal, and nothing is left behind."""
     process = tf_dist.start_anew("run", tf_dist.write("job.yaml", tf_dist.job(FOREVER)))
     assert eventually(lambda: any("runtime/__main__.py" in line for line in tf_dist.processes()))
     process.send_signal(signal.SIGTERM)
@@ -264,7 +264,7 @@ def test_a_signal_before_the_start(tf_dist: Program) -> None:
     assert tf_dist.leftovers() == []
 
 
-def test_killed_it_takes_everything_along(tf_dist: Program) -> None:
+def test_killed_run_leaves_nothing(tf_dist: Program) -> None:
     process = tf_dist.start_anew("run", tf_dist.write("job.yaml", tf_dist.job(DEAF)))
     until(process, "worker-0 | up")
     process.kill()
@@ -272,7 +272,7 @@ def test_killed_it_takes_everything_along(tf_dist: Program) -> None:
     assert eventually(lambda: tf_dist.leftovers() == []), tf_dist.leftovers()
 
 
-def test_a_reader_that_leaves(tf_dist: Program) -> None:
+def test_closed_pipe_ends_run_with_141(tf_dist: Program) -> None:
     script = "i=0; while :; do i=$((i+1)); echo line $i; sleep 0.01; done"
     process = tf_dist.start_anew("run", tf_dist.write("job.yaml", tf_dist.job(script)))
     until(process, "line 3")
@@ -282,15 +282,15 @@ def test_a_reader_that_leaves(tf_dist: Program) -> None:
     assert tf_dist.leftovers() == []
 
 
-def test_output_without_an_end_of_line_and_progress_bars(tf_dist: Program) -> None:
+def test_progress_bars_and_missing_line_end_are_handled(tf_dist: Program) -> None:
     script = r"printf 'ten\rtwenty\rthirty\n\033[2Jcleared\n\377\nlast'"
     found = tf_dist("run", tf_dist.write("job.yaml", tf_dist.job(script)))
-    # The last line comes when the log ends, and what tf-dist says itself may stand before it.
+    # The last line appears when the log ends, possibly after lines of tf-dist.
     lines = [line for line in found.stdout.splitlines() if line.startswith("worker-0 | ")]
     assert lines == ["worker-0 | thirty", "worker-0 | cleared", "worker-0 | �", "worker-0 | last"]
 
 
-def test_much_output_all_arrives(tf_dist: Program) -> None:
+def test_all_lines_of_large_output_arrive(tf_dist: Program) -> None:
     found = tf_dist("run", tf_dist.write("job.yaml", tf_dist.job("seq 1 30000")))
     lines = [line for line in found.stdout.splitlines() if line.startswith("worker-0 | ")]
     assert lines == [f"worker-0 | {number}" for number in range(1, 30001)]

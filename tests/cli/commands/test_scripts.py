@@ -1,4 +1,4 @@
-"""A script instead of a job file: ``run train.py``, ``submit train.py``. Real processes, no TensorFlow."""
+"""Scripts instead of job files in ``run``, ``submit`` and ``init``, with real processes and without TensorFlow."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_runs_script_with_its_folder_arguments_and_variables(project: Program) -
     assert project.leftovers() == []
 
 
-def test_words_reach_the_script_as_the_shell_gave_them(project: Program) -> None:
+def test_arguments_reach_script_unchanged(project: Program) -> None:
     name = "-$(RATE).py"
     (project.folder / name).write_text("import sys; print(sys.argv)")
     words = ["$(RATE)", "$$", "", "a b", "-x"]
@@ -50,7 +50,7 @@ def test_words_reach_the_script_as_the_shell_gave_them(project: Program) -> None
     assert f"worker-0 | {['./' + name, *words]}\n" in found.stdout, found.stderr
 
 
-def test_variables_of_shell_and_file_are_in_a_secret(local: Program) -> None:
+def test_variables_of_shell_and_file_are_stored_in_secret(local: Program) -> None:
     (local.folder / "variables.py").write_text("import os; print(*(os.environ[name] for name in ('A', 'B', 'C', 'D')))")
     local.write("values.env", "# keys\nexport A='s3cret a'\nB=\"$(A) $$\"\r\nC = s3cret=c\n")
     options = ("--env-file", "values.env", "--env", "D")
@@ -66,7 +66,7 @@ def test_variables_of_shell_and_file_are_in_a_secret(local: Program) -> None:
     assert "tf-dist run job.yaml --env-file values.env --env D " in written
 
 
-def test_runs_executable_script_in_folder_that_is_named(project: Program) -> None:
+def test_runs_executable_script_in_code_folder(project: Program) -> None:
     script = project.folder / "project" / "start"
     script.write_text('#!/bin/sh\necho "$PWD $1"\n')
     script.chmod(0o755)
@@ -74,7 +74,7 @@ def test_runs_executable_script_in_folder_that_is_named(project: Program) -> Non
     assert f"worker-0 | {project.folder} go\n" in found.stdout, found.stderr
 
 
-def test_warns_if_another_python_than_the_shells_runs_the_script(project: Program) -> None:
+def test_warns_if_python_is_not_from_active_environment(project: Program) -> None:
     found = project("run", "project/My_train.py", VIRTUAL_ENV="/home/me/env")
     assert f"Python of tf-dist, {sys.executable}, and not with that of /home/me/env" in found.stderr
     assert project("run", "project/My_train.py", VIRTUAL_ENV=sys.prefix).stderr == ""
@@ -90,7 +90,7 @@ def test_warns_if_another_python_than_the_shells_runs_the_script(project: Progra
         ("m.fit(x)", ""),
     ],
 )
-def test_warns_before_the_start_of_what_keras_3_does_not_support(project: Program, text: str, told: str) -> None:
+def test_warns_about_code_that_keras_3_does_not_support(project: Program, text: str, told: str) -> None:
     installed = project.folder / "site" / "keras-3.9.0.dist-info"
     installed.mkdir(parents=True)
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: keras\nVersion: 3.9.0\n")
@@ -102,7 +102,7 @@ def test_warns_before_the_start_of_what_keras_3_does_not_support(project: Progra
     assert project("run", "fit.py", "--env", "TF_USE_LEGACY_KERAS=1", PYTHONPATH=path).stderr == ""
 
 
-def test_dry_run_prints_the_job_and_starts_nothing(project: Program) -> None:
+def test_dry_run_prints_job(project: Program) -> None:
     found = project(
         "run", "project/My_train.py", "--dry-run", "--workers", "3", "--ps", "1", "--gpus", "2", "--queue", "research",
         "--image", "registry/mine:1", "--name", "first", "--set", "spec.runPolicy.backoffLimit=2", "--", "--lr=1",
@@ -160,7 +160,7 @@ def test_dry_run_prints_the_job_and_starts_nothing(project: Program) -> None:
         (["submit", "job.yaml", "job.yaml", "--name", "a"], "--name: is for one job", "alone"),
     ],
 )
-def test_says_what_is_wrong_and_how_to_mend_it(
+def test_invalid_arguments_are_explained_with_hint(
     project: Program, arguments: list[str | bytes], told: str, hint: str
 ) -> None:
     (project.folder / "other").mkdir()
@@ -182,25 +182,25 @@ def test_says_what_is_wrong_and_how_to_mend_it(
     assert hint in found.stderr
 
 
-def test_options_change_the_job_of_a_file(project: Program) -> None:
+def test_options_change_job_of_file(project: Program) -> None:
     job = project.job('echo "$RATE in $PWD"', workers=1)
     file = project.write("job.yaml", job)
     found = project("run", file, "--workers", "2", "--env", "RATE=1", "--code", "project", "--name", "other")
     assert found.returncode == 0, found.stderr
-    # The first worker decides: the other one may be stopped before it says anything.
+    # The first worker decides. The other worker may be stopped before it writes anything.
     assert f"worker-0 | 1 in {project.folder}/project\n" in found.stdout
     assert "all 2 replicas are admitted" in found.stdout
     assert "other: Succeeded" in found.stdout
 
 
-def test_runs_job_file_that_names_its_code(project: Program) -> None:
+def test_runs_job_file_with_code_annotation(project: Program) -> None:
     job = project.job('echo "in $PWD"')
     job["metadata"]["annotations"] = {"tf-dist.dev/code": "project"}
     found = project("run", project.write("job.yaml", job))
     assert f"worker-0 | in {project.folder}/project\n" in found.stdout, found.stderr
 
 
-def test_submits_script_to_the_local_cluster(local: Program) -> None:
+def test_submits_script_to_local_cluster(local: Program) -> None:
     (local.folder / "train.py").write_text("import os, sys; print('in', os.getcwd(), sys.argv[1])")
     found = local("submit", "train.py", "--local", "--wait", "--", "--epochs=1")
     assert found.returncode == 0, found.stderr
@@ -209,12 +209,12 @@ def test_submits_script_to_the_local_cluster(local: Program) -> None:
     assert "tf-dist.dev/code" not in stored["metadata"]["annotations"]
 
 
-def test_replicas_unpack_the_code_that_a_cluster_gets(project: Program) -> None:
+def test_replicas_unpack_submitted_code(project: Program) -> None:
     found = project("submit", "project/My_train.py", "--dry-run", "--workers", "2")
     assert found.returncode == 0, found.stderr
     job = [*yaml.safe_load_all(found.stdout)][-1]
     worker = job["spec"]["tfReplicaSpecs"]["Worker"]
-    worker["template"]["spec"]["initContainers"][0]["securityContext"].pop("seccompProfile")  # none on this machine
+    worker["template"]["spec"]["initContainers"][0]["securityContext"].pop("seccompProfile")  # unsupported here
     config_map = found.stdout.partition("\n---\n")[0]
     ran = project("run", project.write("packed.yaml", config_map, job))
     assert (ran.returncode, ran.stderr) == (0, ""), ran.stdout
@@ -223,7 +223,7 @@ def test_replicas_unpack_the_code_that_a_cluster_gets(project: Program) -> None:
     assert project.leftovers() == []
 
 
-def test_image_without_tar_and_python_is_named_as_the_reason(project: Program) -> None:
+def test_reports_image_without_tar_and_python(project: Program) -> None:
     job = [*yaml.safe_load_all(project("submit", "project/My_train.py", "--dry-run").stdout)]
     pod = job[-1]["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]
     pod["initContainers"][0]["env"] = [{"name": "PATH", "value": "/nothing"}]
@@ -232,7 +232,7 @@ def test_image_without_tar_and_python_is_named_as_the_reason(project: Program) -
     assert "the image has neither tar with gzip nor python3" in ran.stdout, ran.stdout
 
 
-def test_init_writes_the_job_that_run_makes(project: Program) -> None:
+def test_init_writes_same_job_as_run(project: Program) -> None:
     options = (
         "--workers", "2", "--ps", "1", "--chief", "--evaluator", "--gpus", "1", "--image", "registry/mine:1",
         "--env", "RATE=a: {b}", "--queue", "research", "--name", "first",
@@ -255,7 +255,7 @@ def test_init_writes_the_job_that_run_makes(project: Program) -> None:
     )
 
 
-def test_written_job_runs_and_a_second_one_is_refused(project: Program) -> None:
+def test_init_job_runs_and_existing_file_is_not_overwritten(project: Program) -> None:
     assert project("init", "project/My_train.py", "--workers", "2").returncode == 0
     found = project("run", "job.yaml")
     assert f"worker-0 | worker [] {project.folder}/project" in found.stdout, found.stderr
