@@ -1,4 +1,4 @@
-"""Schedules as data: what befalls a cluster and its controllers, drawn from a seed."""
+"""Schedules as data: the events of a cluster and its controllers, drawn from a seed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ALL_KINDS = (TFJOBS, VOLCANO_JOBS)
 
 
 class Member(NamedTuple):
-    """A process that there is to be, and the kinds of jobs that it would lead."""
+    """A process to start, and the kinds of jobs that it may lead."""
 
     scope: Scope
     kinds: tuple[Resource, ...] = ALL_KINDS
@@ -69,7 +69,7 @@ NONSENSE = (
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Something that is done after a pause of so many seconds: a method of ``ScheduleRunner`` and what it is given."""
+    """A step after a pause in seconds: a method of ``ScheduleRunner`` and its arguments."""
 
     act: str
     pause: float
@@ -81,7 +81,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """One schedule; the seed is that of its dice."""
+    """A schedule. The seed is the seed of its random choices."""
 
     seed: int
     company: str
@@ -135,7 +135,7 @@ def drawn(seed: int) -> Schedule:
 
 
 def _wider(dice: Random, act: str) -> Step:
-    """The controller of the cluster comes, goes, or is replaced by another release."""
+    """Install, uninstall or upgrade the controller of the cluster."""
     given: dict[str, Any] = {}
     match act:
         case "install":
@@ -176,7 +176,7 @@ def _step(dice: Random, queues: Mapping[str, Any]) -> Step:
     act = pick(_ACTS)
     given: dict[str, Any] = {}
     match act:
-        case "die" | "leave" | "calm" | "evict" | "delete_pod" | "restore":
+        case "die" | "leave" | "calm" | "evict" | "delete_pod":
             given = {"which": which}
         case "doom":
             kinds = pick((_ANY, _ANY, frozenset({"leases"}), frozenset({"pods"}), frozenset({"tfjobs", "jobs"})))
@@ -217,7 +217,7 @@ def _step(dice: Random, queues: Mapping[str, Any]) -> Step:
                 "what": pick(("tfjobs", "jobs", "pods", "leases", "")),
             }
         case "withdraw":
-            # Everybody may get the cluster's Lease, for ever.
+            # The right to get the cluster's Lease is never withdrawn.
             verbs = pick((WRITES | {"list", "watch"}, frozenset({"list", "watch"}), WRITES))
             given = {"which": which, "verbs": verbs, "what": pick(WHAT), "seconds": pick((5.0, 30.0, 90.0))}
         case "delete_lease":

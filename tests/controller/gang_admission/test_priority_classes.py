@@ -1,4 +1,4 @@
-"""Priority classes: which a job may name, and what they cost; and the queue of jobs that name none."""
+"""Priority classes: which classes a job may name, their quotas, and the default queue."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def running(world: World, document: Object) -> None:
     [queued("high", priority_class="system-node-critical"), in_template("high", "system-node-critical")],
     ids=["job", "template"],
 )
-def test_system_class_preempts_no_job(document: Object) -> None:
+def test_job_with_system_priority_class_is_refused_and_does_not_preempt(document: Object) -> None:
     world = World(cpu="4")
     world.memory.create(PRIORITY_CLASSES, None, priority("system-node-critical", 2_000_001_000))
     running(world, queued("low"))
@@ -40,7 +40,7 @@ def test_system_class_preempts_no_job(document: Object) -> None:
     assert status["message"].startswith('priority class "system-node-critical" is for components of the cluster')
 
 
-def test_queue_takes_only_classes_that_it_lists() -> None:
+def test_queue_accepts_only_listed_priority_classes() -> None:
     world = World(cpu="4")
     for name, value in (("gold", 1000), ("silver", 10)):
         world.memory.create(PRIORITY_CLASSES, None, priority(name, value))
@@ -67,8 +67,8 @@ def scoped(world: World, operator: str, *values: str) -> None:
 
 
 @pytest.mark.parametrize(("operator", "values"), [("In", ["gold"]), ("Exists", [])])
-def test_class_of_job_counts_in_scoped_quota(operator: str, values: list[str]) -> None:
-    """The class of the job is not on its pods, so the API server counts none of them."""
+def test_priority_class_of_job_counts_in_scoped_quota(operator: str, values: list[str]) -> None:
+    """The pods do not have the class of the job, so the API server does not count them."""
     world = World(cpu="32")
     world.memory.create(PRIORITY_CLASSES, None, priority("gold", 1000))
     scoped(world, operator, *values)
@@ -82,7 +82,7 @@ def test_class_of_job_counts_in_scoped_quota(operator: str, values: list[str]) -
     assert world.status("second")["message"].endswith("scoped: pods 3 of 4 used, needs 3")
 
 
-def test_class_of_job_counts_beside_pods_that_the_server_counts() -> None:
+def test_job_class_counts_in_addition_to_pods_in_scoped_quota() -> None:
     world = World(cpu="32")
     world.memory.create(PRIORITY_CLASSES, None, priority("gold", 1000))
     scoped(world, "In", "gold")
@@ -93,11 +93,11 @@ def test_class_of_job_counts_beside_pods_that_the_server_counts() -> None:
     assert world.status("second")["message"].endswith("scoped: pods 3 of 4 used, needs 3")
 
 
-# The queue of jobs that name none
+# The default queue
 
 
 @pytest.mark.parametrize("named", ["", "default"])
-def test_job_that_names_no_queue_is_in_the_default_one(named: str) -> None:
+def test_job_without_queue_uses_default_queue(named: str) -> None:
     world = World(cpu="32")
     world.memory.create(QUEUES, None, queue("shared", "3", default=True))
     world.memory.create(QUEUES, None, queue("research", "8"))
@@ -109,12 +109,12 @@ def test_job_that_names_no_queue_is_in_the_default_one(named: str) -> None:
     assert "queue shared" in world.status("second")["message"]
     world.run_pods()
     world.settle()
-    world.memory.delete(TFJOBS, "default", "first")  # its pods stop in their grace period, and count until then
+    world.memory.delete(TFJOBS, "default", "first")  # its pods count until their grace period ends
     world.settle()
     assert world.status("second")["reason"] == "QuotaExceeded"
 
 
-def test_fallback_to_the_queue_default_is_a_fallback_to_the_default_queue() -> None:
+def test_fallback_queue_named_default_means_default_queue() -> None:
     world = World(cpu="32")
     world.memory.create(QUEUES, None, queue("shared", "2", default=True))
     world.memory.create(QUEUES, None, queue("research", "2"))
@@ -125,12 +125,13 @@ def test_fallback_to_the_queue_default_is_a_fallback_to_the_default_queue() -> N
     }
     world.submit(document)
     world.settle()
-    world.clock.now += 5
+    world.clock.now += 20
     world.settle()
     assert world.status("first").get("admission") is None
+    assert "queue shared can never have more than 2" in world.status("first")["message"]
 
 
-def test_closed_default_queue_refuses_jobs_that_name_none() -> None:
+def test_closed_default_queue_refuses_jobs_without_queue() -> None:
     world = World(cpu="32")
     closed = {"matchExpressions": [{"key": "kubernetes.io/metadata.name", "operator": "DoesNotExist"}]}
     world.memory.create(QUEUES, None, queue("default", "0", namespaceSelector=closed))

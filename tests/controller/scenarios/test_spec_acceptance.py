@@ -1,4 +1,4 @@
-"""A spec that cannot be read: what runs goes on under the last accepted one, what never ran waits."""
+"""Invalid specs: a running job continues with its last accepted spec, and a job that never ran waits."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def said(world: World, reason: str) -> list[str]:
 
 
 @pytest.mark.parametrize("patch", EDITS.values(), ids=EDITS)
-def test_an_edit_that_cannot_be_read_takes_nothing_from_a_job_that_runs(world: World, patch: Patch) -> None:
+def test_invalid_edit_does_not_affect_running_job(world: World, patch: Patch) -> None:
     runs(world)
     before = world.pods()
     edit(world, patch)
@@ -106,7 +106,7 @@ def test_an_edit_that_cannot_be_read_takes_nothing_from_a_job_that_runs(world: W
     assert said(world, "InvalidSpec") == [refused["message"]]
 
 
-def test_every_problem_is_told(world: World) -> None:
+def test_condition_lists_all_problems_of_edit(world: World) -> None:
     runs(world)
     edit(world, {"spec": {"tfReplicaSpecs": {"Worker": {"replicas": -1}, "PS": {"template": None}}}})
     world.settle()
@@ -115,7 +115,7 @@ def test_every_problem_is_told(world: World) -> None:
 
 
 @pytest.mark.parametrize("patch", EDITS.values(), ids=EDITS)
-def test_what_is_in_force_goes_on_in_every_respect(world: World, patch: Patch) -> None:
+def test_job_completes_with_accepted_spec_after_invalid_edit(world: World, patch: Patch) -> None:
     runs(world)
     edit(world, patch)
     world.settle()
@@ -131,7 +131,7 @@ def test_what_is_in_force_goes_on_in_every_respect(world: World, patch: Patch) -
     assert world.status()["why"] == "JobSucceeded"
 
 
-def test_a_mended_spec_takes_effect(world: World) -> None:
+def test_corrected_spec_takes_effect(world: World) -> None:
     runs(world)
     edit(world, annotated("max-workers", "1"))
     world.settle()
@@ -148,7 +148,7 @@ def test_a_mended_spec_takes_effect(world: World) -> None:
     assert said(world, "SpecAccepted") == ["the spec is accepted again"]
 
 
-def test_nothing_is_written_while_it_stays_refused(world: World) -> None:
+def test_nothing_is_written_while_spec_stays_refused(world: World) -> None:
     runs(world)
     edit(world, EDITS["text"])
     world.settle()
@@ -165,8 +165,8 @@ def accepted(world: World) -> dict[str, Any]:
     return dict(stored_status(world.job())["tfDist"]["acceptedSpec"])
 
 
-def test_status_has_accepted_spec_as_fields_only_while_another_is_refused(world: World) -> None:
-    """`kubectl describe` shows the status: no spec twice, and nothing that people cannot read."""
+def test_status_contains_accepted_spec_only_while_edit_is_refused(world: World) -> None:
+    """`kubectl describe` shows the status, so it must not repeat the spec or contain unreadable text."""
     runs(world)
     spec = world.job()["spec"]
     assert accepted(world).keys() == {"generation", "digest"}
@@ -191,7 +191,7 @@ def test_accepted_spec_stays_in_force_when_controller_restarts_after_refusal(wor
     assert world.status()["restarts"] == {"PodFailed": 1}
 
 
-def test_pods_are_left_as_they_are_when_edit_came_without_controller(world: World) -> None:
+def test_invalid_edit_while_controller_is_down_does_not_change_pods(world: World) -> None:
     runs(world)
     before = world.pods()
     edit(world, EDITS["no template"])
@@ -227,7 +227,7 @@ MENDED: Final[dict[Callable[[], Object], tuple[Patch, Resource]]] = {
 
 
 @pytest.mark.parametrize("document", MENDED)
-def test_a_job_that_never_was_readable_waits_and_starts_when_it_is_mended(
+def test_new_job_with_invalid_spec_waits_and_starts_when_corrected(
     world: World, document: Callable[[], Object]
 ) -> None:
     patch, resource = MENDED[document]
@@ -236,7 +236,6 @@ def test_a_job_that_never_was_readable_waits_and_starts_when_it_is_mended(
     assert world.phases() == {}
     status = world.status(resource=resource)
     assert (status["phase"], status["why"], status["state"]) == ("Pending", "InvalidSpec", "Pending")
-    assert "driver" not in status
     assert "the job starts when this is corrected" in said(world, "InvalidSpec")[0]
     shown = str(world.job(resource=resource)["status"])
     assert "the job starts when this is corrected" in shown
@@ -250,7 +249,7 @@ def test_a_job_that_never_was_readable_waits_and_starts_when_it_is_mended(
     assert "InvalidSpec" not in str(world.job(resource=resource)["status"])
 
 
-def test_a_document_that_never_was_a_job_shows_every_problem(world: World) -> None:
+def test_condition_lists_all_problems_of_new_job(world: World) -> None:
     document = tfjob()
     document["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] = "two"
     document["spec"]["tfReplicaSpecs"]["PS"]["template"] = {}
@@ -260,7 +259,7 @@ def test_a_document_that_never_was_a_job_shows_every_problem(world: World) -> No
     assert "spec.tfReplicaSpecs.PS.template" in condition(world)["message"]
 
 
-def test_a_job_that_never_was_readable_takes_no_room(world: World) -> None:
+def test_new_job_with_invalid_spec_uses_no_capacity(world: World) -> None:
     world.submit(tfjob("aaa", workers=7, restartPolicy="?", backoffLimit=-1))
     world.submit(tfjob("zzz", workers=7))
     world.settle()
@@ -268,7 +267,7 @@ def test_a_job_that_never_was_readable_takes_no_room(world: World) -> None:
 
 
 @pytest.mark.parametrize("document", [tfjob, v1alpha1, volcano])
-def test_a_running_job_of_every_format_says_what_is_refused(world: World, document: Callable[[], Object]) -> None:
+def test_running_job_of_every_dialect_reports_refused_edit(world: World, document: Callable[[], Object]) -> None:
     resource = VOLCANO_JOBS if document is volcano else TFJOBS
     runs(world, document(), resource)
     before = world.pods()
@@ -279,7 +278,7 @@ def test_a_running_job_of_every_format_says_what_is_refused(world: World, docume
     assert world.status(resource=resource)["phase"] == "Running"
 
 
-def test_whoever_suspends_a_job_with_a_refused_spec_is_obeyed(world: World) -> None:
+def test_job_with_refused_spec_can_be_suspended_and_resumed(world: World) -> None:
     runs(world)
     edit(world, EDITS["text"])
     world.settle()
@@ -293,7 +292,7 @@ def test_whoever_suspends_a_job_with_a_refused_spec_is_obeyed(world: World) -> N
     assert condition(world)["status"] == "False"
 
 
-def test_a_suspended_job_stays_so_whatever_cannot_be_read(world: World) -> None:
+def test_suspended_job_stays_suspended_after_invalid_edit(world: World) -> None:
     runs(world)
     edit(world, {"spec": {"runPolicy": {"suspend": True}}})
     world.remove_pods()
@@ -304,7 +303,7 @@ def test_a_suspended_job_stays_so_whatever_cannot_be_read(world: World) -> None:
 
 
 @pytest.mark.parametrize("code", [0, 1])
-def test_the_end_of_a_job_is_not_changed_by_an_edit(world: World, code: int) -> None:
+def test_invalid_edit_does_not_change_status_of_finished_job(world: World, code: int) -> None:
     runs(world, tfjob(ttlSecondsAfterFinished=60))
     world.end_pod("mnist-worker-0", code)
     world.remove_pods()
@@ -318,14 +317,14 @@ def test_the_end_of_a_job_is_not_changed_by_an_edit(world: World, code: int) -> 
 
 
 def large_job() -> Object:
-    """One whose spec is too large to be in the document twice."""
+    """A job whose spec is too large to be stored twice in the document."""
     document = tfjob()
     document["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]["args"] = ["x" * 300_000]
     return document
 
 
 def old_memory(world: World) -> None:
-    """As a driver wrote it that did not keep specs."""
+    """Write the memory as an older controller did, without the accepted spec."""
     stored = world.job()
     memory = {key: value for key, value in stored["status"]["tfDist"].items() if key != "acceptedSpec"}
     status = {**stored["status"], "tfDist": memory}
@@ -333,7 +332,7 @@ def old_memory(world: World) -> None:
 
 
 @pytest.mark.parametrize("kept", [False, True], ids=["too large", "written by an older driver"])
-def test_where_no_spec_is_kept_pods_are_left_as_they_are(world: World, kept: bool) -> None:
+def test_invalid_edit_without_stored_spec_does_not_change_pods(world: World, kept: bool) -> None:
     runs(world, tfjob() if kept else large_job())
     if kept:
         old_memory(world)
@@ -353,7 +352,7 @@ def test_where_no_spec_is_kept_pods_are_left_as_they_are(world: World, kept: boo
     assert condition(world)["status"] == "True"
 
 
-def test_room_of_a_job_of_which_no_spec_is_kept_is_not_given_away(world: World) -> None:
+def test_capacity_of_job_without_stored_spec_stays_in_use(world: World) -> None:
     runs(world, tfjob(workers=6))
     old_memory(world)
     edit(world, EDITS["text"])
@@ -364,7 +363,7 @@ def test_room_of_a_job_of_which_no_spec_is_kept_is_not_given_away(world: World) 
     assert len(world.phases()) == 7
 
 
-def test_a_job_of_an_older_driver_has_its_spec_kept_at_once(world: World) -> None:
+def test_spec_of_job_of_older_controller_is_stored_immediately(world: World) -> None:
     runs(world)
     old_memory(world)
     world.controller = Controller(world.cluster, clock=world.clock)
@@ -373,7 +372,7 @@ def test_a_job_of_an_older_driver_has_its_spec_kept_at_once(world: World) -> Non
 
 
 @pytest.mark.parametrize("kept", [{}, {"spec": 5}, {"spec": {}, "annotations": []}, {"labels": {"a": 1}}])
-def test_a_kept_spec_that_cannot_be_read_is_none(world: World, kept: Patch) -> None:
+def test_unreadable_stored_spec_is_ignored(world: World, kept: Patch) -> None:
     runs(world)
     edit(world, EDITS["text"])
     world.settle()
@@ -388,7 +387,7 @@ def test_a_kept_spec_that_cannot_be_read_is_none(world: World, kept: Patch) -> N
 
 
 @pytest.mark.parametrize("after", range(1, 5))
-def test_a_driver_that_dies_between_edit_and_mending_is_continued(after: int) -> None:
+def test_next_controller_continues_after_crash_during_edits(after: int) -> None:
     world = World()
     runs(world)
     before = world.pods()
@@ -407,7 +406,7 @@ def test_a_driver_that_dies_between_edit_and_mending_is_continued(after: int) ->
     assert condition(world)["status"] == "True"
 
 
-def test_the_spec_is_kept_before_there_is_any_pod(world: World) -> None:
+def test_spec_is_stored_before_pods_are_created(world: World) -> None:
     seen: list[object] = []
 
     def look(verb: str, *arguments: Any, **_: Any) -> None:
@@ -421,7 +420,7 @@ def test_the_spec_is_kept_before_there_is_any_pod(world: World) -> None:
     assert None not in seen
 
 
-def test_a_runtime_id_that_is_missing_is_written_into_the_spec(world: World) -> None:
+def test_missing_runtime_id_is_written_into_spec(world: World) -> None:
     runs(world, v1alpha1())
     stored = world.cluster.get(TFJOBS_V1ALPHA1, "default", "mnist")
     (pod,) = world.cluster.list(PODS, "default").items
@@ -433,8 +432,8 @@ def test_a_runtime_id_that_is_missing_is_written_into_the_spec(world: World) -> 
 
 
 @pytest.mark.parametrize("own", [{}, {"RuntimeId": "some-runtime-id"}])
-def test_runtime_id_that_a_replacement_leaves_out_stays(world: World, own: dict[str, str]) -> None:
-    """As `kubectl replace` does with the file that the job was made from."""
+def test_runtime_id_missing_in_replacement_is_kept(world: World, own: dict[str, str]) -> None:
+    """`kubectl replace` with the original job file leaves it out."""
     runs(world, v1alpha1(**own))
     stored = world.cluster.get(TFJOBS_V1ALPHA1, "default", "mnist")
     before = [pod["metadata"]["uid"] for pod in world.cluster.list(PODS, "default").items]
@@ -447,13 +446,13 @@ def test_runtime_id_that_a_replacement_leaves_out_stays(world: World, own: dict[
     assert [pod["metadata"]["uid"] for pod in world.cluster.list(PODS, "default").items] == before
 
 
-def test_a_runtime_id_of_the_user_s_own_stays(world: World) -> None:
+def test_runtime_id_of_user_is_kept(world: World) -> None:
     runs(world, v1alpha1(RuntimeId="some-runtime-id"))
     assert world.cluster.get(TFJOBS_V1ALPHA1, "default", "mnist")["spec"]["RuntimeId"] == "some-runtime-id"
 
 
 @pytest.mark.parametrize("key", ["newer", "max-instances"])
-def test_a_stored_spec_with_unknown_keys_runs_and_its_job_says_so_once(world: World, key: str) -> None:
+def test_stored_job_with_unknown_keys_runs_and_reports_keys_once(world: World, key: str) -> None:
     runs(world, v1alpha1(**{key: 2}))
     assert world.status()["phase"] == "Running"
     (message,) = said(world, "UnknownFields")
