@@ -1,4 +1,4 @@
-"""Controllers for tests: in this process, and as a process of their own."""
+"""Controllers for tests, in this process or in a process of their own."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def ask(controller: Manager | int, path: str) -> tuple[int, str]:
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read().decode()
-    except OSError as error:  # it took longer than the server allows: on a busy machine that may be
+    except OSError as error:  # the request timed out, which can happen on a busy machine
         return 0, str(error)
 
 
 class Process:
-    """``tf-dist controller``, and what it logs."""
+    """A process of ``tf-dist controller`` and its log."""
 
     def __init__(self, kubeconfig: Path, log: Path, *arguments: str) -> None:
         self.log = log
@@ -72,7 +72,7 @@ class Process:
         return ask(self.port(), "/readyz")[0] == 200
 
     def created(self) -> int:
-        """How many pods it has made."""
+        """The number of pods that this controller has created."""
         text = ask(self.port(), "/metrics")[1]
         return sum(
             int(float(n)) for n in re.findall(r'calls_total{code="201",resource="pods",verb="create"} (\S+)', text)

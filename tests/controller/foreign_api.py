@@ -1,4 +1,4 @@
-"""Clusters whose definitions of jobs are those of other projects, and prune what they do not know."""
+"""Clusters with the job CRDs of other projects, which prune unknown fields."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def _part(whole: Object, keys: tuple[str, ...]) -> Object:
 
 
 class Pruning:
-    """A cluster with Kubeflow's own definition of TFJob and Volcano's of Job. ``writes``: statuses that were stored.
+    """A cluster with Kubeflow's definition of TFJob and Volcano's definition of Job.
 
-    ``keeps``: what another definition leaves of a status.
+    ``writes`` counts the writes of statuses. ``keeps`` prunes a status as another definition does.
     """
 
     def __init__(self, inner: MemoryCluster, keeps: Callable[[Object], Object] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""A controller over the embedded store, with a kubelet that a test plays by hand and a clock that it moves."""
+"""A controller on the embedded store. The test acts as the kubelet and moves the clock."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ START = 1_800_000_000.0
 
 
 class Clock:
-    """Time that stands still until the test moves it."""
+    """A clock that only the test advances."""
 
     def __init__(self) -> None:
         self.now = START
@@ -37,13 +37,13 @@ class Clock:
 
 
 class RunningClock(Clock):
-    """Time that goes on by itself, and may be moved on: for controllers in threads, whose retries are due by it."""
+    """A clock that runs, and that a test can advance, for controllers with threads and their retries."""
 
     def __init__(self) -> None:
         self._ahead = START - time.monotonic()
 
     @property
-    def now(self) -> float:  # type: ignore[override]  # a test adds to it as to the other one's
+    def now(self) -> float:  # type: ignore[override]  # tests add to it, as to the attribute of Clock
         return time.monotonic() + self._ahead
 
     @now.setter
@@ -77,7 +77,7 @@ def tfjob(name: str = "mnist", *, workers: int = 2, ps: int = 1, **policy: Any) 
 
 
 class World:
-    """A cluster with one node, a controller, and hands to play the kubelet."""
+    """A cluster with one node, a controller, and methods that act as the kubelet."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class World:
         lacks: Collection[Resource] = (),
         clock: Clock | None = None,
     ) -> None:
-        """``lacks``: kinds that are not served before they are defined."""
+        """``lacks`` lists kinds that are not served until they are defined."""
         self.clock = clock or Clock()
         self.memory = MemoryCluster(clock=self.clock, kinds=[one for one in BUILTIN_KINDS if one.resource not in lacks])
         self.cluster: Cluster = cluster or self.memory
@@ -100,25 +100,25 @@ class World:
         return self.memory.create(resource, "default", document)
 
     def settle(self, most: int = 50) -> int:
-        """Passes until nothing is left to do; their number."""
+        """Run passes until nothing is left to do, and return their number."""
         for count in range(most):
             if self.controller.step() == 0:
                 return count
         raise AssertionError(f"not settled after {most} passes: {self.describe()}")
 
     def run_job(self, document: Object, resource: Resource = TFJOBS) -> None:
-        """Submit a job, and have its pods run."""
+        """Submit a job, and start its pods."""
         self.submit(document, resource)
         self.start_pods()
 
     def start_pods(self) -> None:
-        """Settle, with the pods that there are then running."""
+        """Settle, start all pending pods, and settle again."""
         self.settle()
         self.run_pods()
         self.settle()
 
     def remove_pods(self) -> None:
-        """Settle, without the pods that were asked to go."""
+        """Settle, remove the pods that are being deleted, and settle again."""
         self.settle()
         self.bury()
         self.settle()
@@ -146,7 +146,7 @@ class World:
         return [(event["reason"], event["message"]) for event in self.memory.list(EVENTS, "default").items]
 
     def run_pods(self, *names: str) -> None:
-        """The kubelet has started these pods (none named: every pending one)."""
+        """The kubelet has started these pods, or all pending pods if ``names`` is empty."""
         for name, pod in self.pods().items():
             if (name in names) if names else pod.get("status", {}).get("phase", "Pending") == "Pending":
                 self.set_status(name, running())
@@ -165,7 +165,7 @@ class World:
         self.memory.replace(PODS, "default", name, {**pod, "status": status}, subresource="status")
 
     def bury(self) -> None:
-        """The kubelet has stopped every pod that was asked to go."""
+        """The kubelet has stopped every pod that is being deleted."""
         for name, pod in self.pods().items():
             if "deletionTimestamp" in pod["metadata"]:
                 self.memory.delete(PODS, "default", name, grace_period=0)
@@ -192,7 +192,7 @@ class Crash(BaseException):
 
 
 class CrashingCluster:
-    """Passes every call on; dies right after the ``after``-th write has reached the server."""
+    """Forwards every call, and dies right after the ``after``-th write has reached the server."""
 
     _WRITES = frozenset({"create", "replace", "patch", "delete"})
 
@@ -220,7 +220,7 @@ class CrashingCluster:
 
 
 def disturbed(inner: Cluster, before: Callable[..., object]) -> Cluster:
-    """Passes every call on after ``before(verb, *arguments)``, which may raise instead."""
+    """Forwards every call after ``before(verb, *arguments)``, which may raise an error."""
 
     class Wire:
         def __getattr__(self, verb: str) -> Any:
@@ -234,7 +234,7 @@ def disturbed(inner: Cluster, before: Callable[..., object]) -> Cluster:
 
 
 class Hands:
-    """A leadership that a test holds in its hands. It ends after ``left`` writes (None: never)."""
+    """A leadership that the test controls. It ends after ``left`` writes, or never if ``left`` is None."""
 
     def __init__(self) -> None:
         self.epoch = 0
@@ -250,7 +250,7 @@ class Hands:
         return self.led if self.left is None or self.left > 0 else frozenset()
 
     def remaining(self, kind: Resource) -> float:
-        """Asked before each write."""
+        """The controller calls this before each write."""
         if kind not in self.kinds():
             return 0.0
         if self.left is not None:
@@ -266,7 +266,7 @@ class Hands:
 
 
 class Counting:
-    """Passes every call on and keeps their names."""
+    """Forwards every call, and records the names of the calls."""
 
     def __init__(self, inner: Cluster) -> None:
         self.inner = inner

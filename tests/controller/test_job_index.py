@@ -1,4 +1,4 @@
-"""How a driver reads stored jobs by its settings."""
+"""How a controller reads stored jobs with its settings."""
 
 from __future__ import annotations
 
@@ -23,9 +23,7 @@ FIRST_FORMAT = {
     [(FIRST_FORMAT, True, True), (FIRST_FORMAT, False, False), (tfjob(), True, False)],
     ids=["of the first format", "not asked for", "of v1"],
 )
-def test_gangs_of_the_first_format_have_a_disruption_budget_where_that_is_asked_for(
-    document: Object, asked: bool, expected: bool
-) -> None:
+def test_only_v1alpha1_gangs_have_disruption_budget_when_enabled(document: Object, asked: bool, expected: bool) -> None:
     index = JobIndex(ControllerSettings(disruption_budgets=asked))
     known = index.read(JobRef(TFJOBS, "default", "mnist"), World().submit(document))
     assert known.job is not None
@@ -33,7 +31,7 @@ def test_gangs_of_the_first_format_have_a_disruption_budget_where_that_is_asked_
 
 
 @pytest.mark.parametrize("domain", ["", "example.local"])
-def test_addresses_of_a_job_end_in_the_domain_of_the_cluster(domain: str) -> None:
+def test_job_has_cluster_domain_of_settings(domain: str) -> None:
     index = JobIndex(ControllerSettings(cluster_domain=domain))
     known = index.read(JobRef(TFJOBS, "default", "mnist"), World().submit(tfjob()))
     assert known.job is not None
@@ -53,8 +51,8 @@ def deleting(document: Object) -> None:
 
 
 @pytest.mark.parametrize("change", [invalid, suspended, deleting])
-def test_admission_is_not_asked_again_for_job_it_has_nothing_to_decide_about(change: Callable[[Object], None]) -> None:
-    """Of such jobs a tenant may create thousands, and edit them all the time."""
+def test_job_that_cannot_be_admitted_has_no_admission_inputs(change: Callable[[Object], None]) -> None:
+    """A tenant can create thousands of such jobs and edit them continuously."""
     index, world, document = JobIndex(), World(), tfjob()
     change(document)
     stored = world.submit(document)
@@ -76,8 +74,8 @@ def test_admission_is_not_asked_again_for_job_it_has_nothing_to_decide_about(cha
         ({"spec": {"tfReplicaSpecs": {"Worker": {"replicas": 1}}}}, False),
     ],
 )
-def test_admission_is_asked_again_after_edits_of_what_it_reads(edit: Object, same: bool) -> None:
-    """A client may edit the labels of a job that waits all the time."""
+def test_only_relevant_edits_change_admission_inputs(edit: Object, same: bool) -> None:
+    """A client can edit the labels of a waiting job continuously."""
     index, world, ref = JobIndex(), World(), JobRef(TFJOBS, "default", "mnist")
     document = tfjob()
     document["metadata"]["annotations"] = {names.FALLBACK: '[{"workers": 1}]'}

@@ -1,4 +1,4 @@
-"""What a driver keeps of thousands of jobs and pods: equal parts once, and documents packed."""
+"""Memory use of a controller with thousands of jobs: equal parts are shared, and documents are packed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def known(name: str, index: JobIndex | None = None) -> JobEntry:
     return (index or JobIndex()).read(JobRef(TFJOBS, "default", name), transforms.job(stored))
 
 
-def test_jobs_with_equal_policies_and_statuses_share_them() -> None:
+def test_jobs_share_equal_policies_and_statuses() -> None:
     one, two = known("one"), known("two")
     assert one.job is not None
     assert two.job is not None
@@ -40,7 +40,7 @@ def test_jobs_with_equal_policies_and_statuses_share_them() -> None:
     assert templates[0] == templates[len(templates) // 2]
 
 
-def test_an_object_that_is_marked_as_deleted_stays_what_it_is_kept_as() -> None:
+def test_object_marked_as_deleting_stays_stored_document() -> None:
     cache, stored = Indexer(), known("one").stored
     cache.put(stored)
     cache.mark_deleting(object_key(stored), "one", "2026-01-01T00:00:00Z")
@@ -50,7 +50,7 @@ def test_an_object_that_is_marked_as_deleted_stays_what_it_is_kept_as() -> None:
     assert marked["spec"] == stored["spec"]
 
 
-def test_a_pass_that_writes_nothing_decodes_no_document() -> None:
+def test_pass_without_writes_decodes_no_document() -> None:
     world = World()
     world.submit(tfjob())
     world.settle()

@@ -1,4 +1,4 @@
-"""Replicas of the controller: one drives, the others are ready to."""
+"""Replicas of the controller: one replica leads, and the others are on standby."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LEASE = leader_lease(TFJOBS, None)
 
 @pytest.fixture
 def memory() -> Iterator[MemoryCluster]:
-    """A cluster with room, and with the Lease that `tf-dist install` puts there."""
+    """A cluster with capacity, and with the Lease that `tf-dist install` creates."""
     with MemoryCluster() as memory:
         room = {"allocatable": {"cpu": "64", "memory": "256Gi", "pods": "500"}}
         node = memory.create(NODES, None, {"metadata": {"name": "n1"}})
@@ -45,11 +45,11 @@ def memory() -> Iterator[MemoryCluster]:
 
 
 def driven(cluster: Cluster, name: str) -> bool:
-    """Whether all pods of the job are there."""
+    """Whether all pods of the job exist."""
     return len(cluster.list(PODS, None, labels=f"{names.JOB_NAME}={name}").items) == 3
 
 
-def test_it_drives_and_says_how_it_is(memory: MemoryCluster) -> None:
+def test_manager_runs_jobs_and_serves_probes_and_metrics(memory: MemoryCluster) -> None:
     with Manager(memory, settings()) as controller:
         memory.create(TFJOBS, "default", tfjob())
         until(lambda: driven(memory, "mnist"), 60)
@@ -66,14 +66,14 @@ def test_it_drives_and_says_how_it_is(memory: MemoryCluster) -> None:
     assert memory.get(LEASES, *LEASE)["spec"]["holderIdentity"] == ""
 
 
-def test_none_of_its_threads_outlives_it(memory: MemoryCluster) -> None:
+def test_stop_ends_all_threads(memory: MemoryCluster) -> None:
     before = set(threading.enumerate())
     with Manager(memory, settings()) as controller:
         until(lambda: controller.unready() == "", 60)
     assert set(threading.enumerate()) <= before
 
 
-def test_the_next_one_goes_on_where_the_last_one_stopped(memory: MemoryCluster) -> None:
+def test_standby_continues_after_leader_stops(memory: MemoryCluster) -> None:
     with ExitStack() as stack:
         one, two = (stack.enter_context(Manager(memory, settings())) for _ in range(2))
         until(lambda: all(ask(replica, "/readyz")[0] == 200 for replica in (one, two)), 60)
@@ -96,7 +96,7 @@ def leading(*replicas: Manager) -> Manager | None:
 
 
 class Cut:
-    """A replica's way to the cluster, which can be cut for Leases; counts its writes."""
+    """The connection of a replica to the cluster. It can be cut for Leases, and counts other writes."""
 
     def __init__(self, inner: MemoryCluster) -> None:
         self._inner = inner
@@ -116,7 +116,7 @@ class Cut:
         return called if verb not in ("addresses", "logs") else call
 
 
-def test_who_cannot_renew_stops_driving_and_stands_by(memory: MemoryCluster) -> None:
+def test_leader_that_cannot_renew_becomes_standby(memory: MemoryCluster) -> None:
     wire, short = Cut(memory), settings(duration=5.0)
     with Manager(wire, short) as one:  # type: ignore[arg-type]  # by __getattr__
         memory.create(TFJOBS, "default", tfjob("first"))
@@ -129,7 +129,7 @@ def test_who_cannot_renew_stops_driving_and_stands_by(memory: MemoryCluster) -> 
             memory.create(TFJOBS, "default", tfjob("second"))
             until(lambda: driven(memory, "second"), 60)
             assert wire.writes == before
-            until(lambda: ask(one, "/readyz")[0] == 200, 60)  # a stand-by is ready
+            until(lambda: ask(one, "/readyz")[0] == 200, 60)  # a standby is ready
             wire.cut = False
         until(one.leads, 60)
         memory.create(TFJOBS, "default", tfjob("third"))
@@ -137,13 +137,13 @@ def test_who_cannot_renew_stops_driving_and_stands_by(memory: MemoryCluster) -> 
 
 
 def phases(controller: Manager) -> dict[str, float]:
-    """Jobs by phase, as they are exposed."""
+    """The exposed numbers of jobs by phase."""
     found = re.findall(r'^tf_dist_jobs\{phase="(\w+)"\} (\S+)$', ask(controller, "/metrics")[1], re.MULTILINE)
     return {phase: float(count) for phase, count in found}
 
 
-def test_jobs_are_counted_as_they_are_by_who_drives_them(memory: MemoryCluster) -> None:
-    """Also after they were deleted, and after the Lease was lost: replicas' numbers can be added."""
+def test_only_leader_exposes_numbers_of_jobs(memory: MemoryCluster) -> None:
+    """The numbers of all replicas can be added up, even after a deletion or the loss of the Lease."""
     wire, short = Cut(memory), settings(duration=5.0)
     with Manager(wire, short) as one:  # type: ignore[arg-type]  # by __getattr__
         for name in ("first", "second"):
@@ -162,7 +162,7 @@ def test_jobs_are_counted_as_they_are_by_who_drives_them(memory: MemoryCluster) 
 
 
 class Stuck(Cut):
-    """A cluster on which the creation of pods never ends, until it is let go."""
+    """A cluster on which the creation of pods hangs until ``let_go`` is set."""
 
     def __init__(self, inner: MemoryCluster) -> None:
         super().__init__(inner)
@@ -174,7 +174,7 @@ class Stuck(Cut):
         return self._inner.create(resource, *args)
 
 
-def test_a_worker_that_is_stuck_is_unhealthy(memory: MemoryCluster) -> None:
+def test_stuck_worker_makes_healthz_fail(memory: MemoryCluster) -> None:
     wire = Stuck(memory)
     try:
         with Manager(wire, settings(worker_stuck=0.2)) as controller:  # type: ignore[arg-type]  # by __getattr__
@@ -189,7 +189,7 @@ def test_a_worker_that_is_stuck_is_unhealthy(memory: MemoryCluster) -> None:
         wire.let_go.set()
 
 
-def test_replicas_of_some_namespaces_leave_the_others_alone(memory: MemoryCluster) -> None:
+def test_manager_of_chosen_namespaces_ignores_other_namespaces(memory: MemoryCluster) -> None:
     for namespace in ("team-a", "team-b", "team-c"):
         memory.create(NAMESPACES, None, {"metadata": {"name": namespace}})
         job = tfjob(namespace)
@@ -202,20 +202,20 @@ def test_replicas_of_some_namespaces_leave_the_others_alone(memory: MemoryCluste
     assert memory.list(LEASES, None, labels=names.LEADER).items == [], "nothing is left in the namespaces"
 
 
-def test_a_port_that_is_taken_leaves_nothing_behind(memory: MemoryCluster) -> None:
+def test_metrics_port_in_use_is_reported(memory: MemoryCluster) -> None:
     with Manager(memory, settings()) as one, pytest.raises(ClusterError, match="cannot serve metrics"):
         Manager(memory, settings(metrics_port=one.port)).start()
 
 
-def test_what_cannot_be_listed_is_said(memory: MemoryCluster) -> None:
+def test_readyz_reports_kind_that_cannot_be_listed(memory: MemoryCluster) -> None:
     with Manager(Blind(memory), settings()) as controller:  # type: ignore[arg-type]  # by __getattr__
         until(lambda: "no way to list nodes" in ask(controller, "/readyz")[1], 60)
         until(lambda: ask(controller, "/readyz")[0] == 503, 60)
-        until(lambda: ask(controller, "/healthz")[0] == 200, 60)  # to start it anew would not help
+        until(lambda: ask(controller, "/healthz")[0] == 200, 60)  # a restart would not help
 
 
 class Blind:
-    """A cluster that cannot list nodes beyond the first."""
+    """A cluster that cannot list nodes, except with the limit 1."""
 
     def __init__(self, inner: MemoryCluster) -> None:
         self._inner = inner
@@ -246,13 +246,13 @@ def address_of(server: ApiServer) -> tuple[str, int]:
 
 @pytest.fixture
 def served(memory: MemoryCluster, tmp_path: Path) -> Iterator[Path]:
-    """The kubeconfig of that cluster over HTTP."""
+    """The kubeconfig of the cluster, which is served over HTTP."""
     with ApiServer(memory) as server:
         yield config_file(tmp_path, server.app.url, server.token)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_and_gives_the_lease_back(
+def test_signal_stops_controller_and_releases_lease(
     memory: MemoryCluster, served: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
     with Process(served, tmp_path / "log") as process:
@@ -268,7 +268,7 @@ def test_a_signal_ends_it_and_gives_the_lease_back(
 
 @pytest.fixture
 def proxied(memory: MemoryCluster, tmp_path: Path) -> Iterator[tuple[Proxy, Process]]:
-    """A controller that has driven a job, with a proxy between it and the server."""
+    """A controller that has started a job, with a proxy between the controller and the server."""
     with (
         ApiServer(memory) as server,
         Proxy(address_of(server)) as proxy,
@@ -280,7 +280,7 @@ def proxied(memory: MemoryCluster, tmp_path: Path) -> Iterator[tuple[Proxy, Proc
 
 
 def unanswered(memory: MemoryCluster, proxy: Proxy) -> None:
-    """Have requests wait for an answer: of the leader election, and of the controller."""
+    """Make requests of the leader election and of the controller hang."""
     proxy.inject(Fault(Kind.HANG, times=None, seconds=3600))
     for number in range(4):
         memory.create(TFJOBS, "default", tfjob(f"more-{number}"))
@@ -288,8 +288,8 @@ def unanswered(memory: MemoryCluster, proxy: Proxy) -> None:
     until(lambda: waiting <= {one.call.resource for one in proxy.passed if one.fault is Kind.HANG}, 60)
 
 
-def test_it_stops_although_the_server_does_not_answer(memory: MemoryCluster) -> None:
-    """Within the time that a single request may take, while some wait for an answer."""
+def test_manager_stops_when_server_does_not_answer(memory: MemoryCluster) -> None:
+    """It stops within the timeout of a single request, while requests wait for an answer."""
     with ApiServer(memory) as server, Proxy(address_of(server)) as proxy:
         cluster, leases = (RestCluster(proxy.url, token=server.token) for _ in range(2))
         with cluster, leases, Manager(cluster, settings(), lease_cluster=leases):
@@ -301,8 +301,8 @@ def test_it_stops_although_the_server_does_not_answer(memory: MemoryCluster) -> 
         assert time.monotonic() - asked < READ_TIMEOUT
 
 
-@pytest.mark.slow  # it takes the 12 s that requests about Leases have; the test before tells the same of shorter ones
-def test_a_signal_ends_it_although_the_server_does_not_answer(
+@pytest.mark.slow  # takes 12 s, the timeout of requests for Leases; the previous test covers shorter timeouts
+def test_signal_stops_controller_when_server_does_not_answer(
     memory: MemoryCluster, proxied: tuple[Proxy, Process]
 ) -> None:
     proxy, process = proxied
@@ -312,10 +312,8 @@ def test_a_signal_ends_it_although_the_server_does_not_answer(
     assert time.monotonic() - asked < READ_TIMEOUT
 
 
-def test_a_signal_lets_it_finish_what_it_is_in_the_middle_of(
-    memory: MemoryCluster, proxied: tuple[Proxy, Process]
-) -> None:
-    """A server that is only slow receives all that was begun, and gets the Lease back."""
+def test_controller_finishes_started_writes_after_signal(memory: MemoryCluster, proxied: tuple[Proxy, Process]) -> None:
+    """A slow server still receives all started writes and the release of the Lease."""
     proxy, process = proxied
     slow = Fault(Kind.SLOW, verbs=frozenset({"update"}), resources=frozenset({"tfjobs"}), times=50, seconds=1.0)
     proxy.inject(slow)
@@ -326,7 +324,7 @@ def test_a_signal_lets_it_finish_what_it_is_in_the_middle_of(
     assert memory.get(LEASES, *LEASE)["spec"]["holderIdentity"] == ""
 
 
-def test_what_is_wrong_with_the_cluster_is_said_in_a_line(tmp_path: Path) -> None:
+def test_missing_kubeconfig_is_reported_without_traceback(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tf_dist", "controller", "--kubeconfig", str(tmp_path / "none")],
         capture_output=True,

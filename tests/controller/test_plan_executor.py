@@ -1,6 +1,6 @@
-"""Carrying out a plan: whose an object is, what a conflict means, and what the caches learn of what was done.
+"""Execution of plans: owners of objects, conflicts, and updates of the caches.
 
-The right to write is asked again before every attempt of a request, also those that the client repeats itself.
+The leadership is checked before every try of a request, including the client's own retries.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Results(MetricsRecorder):
 
 
 class Bench:
-    """One stored job, the caches of a driver, and an applier whose requests ``before`` may disturb."""
+    """A stored job, the informers of a controller, and a plan executor whose requests ``before`` can disturb."""
 
     def __init__(self) -> None:
         self.world = World()
@@ -103,11 +103,11 @@ class Bench:
         return self.memory.get(PODS, "default", name)
 
     def put(self, name: str) -> str:
-        """A pod of the job; its uid."""
+        """Create a pod of the job, and return its uid."""
         return str(self.memory.create(PODS, "default", self.pod(name, self.job))["metadata"]["uid"])
 
     def look(self) -> None:
-        """The caches hold what there is."""
+        """Bring the caches up to date."""
         self.informers.refresh()
         self.asked.clear()
 
@@ -124,7 +124,7 @@ def bench() -> Bench:
 
 
 def refuse(times: int, verb: str, error: ClusterError) -> Callable[..., None]:
-    """The first ``times`` requests of that verb for pods are answered with an error."""
+    """The first ``times`` requests with this verb for pods fail with the error."""
     left = [times]
 
     def before(asked: str, resource: Resource, *_: Any, **__: Any) -> None:
@@ -136,8 +136,8 @@ def refuse(times: int, verb: str, error: ClusterError) -> Callable[..., None]:
 
 
 @pytest.mark.parametrize("now", ["gone", "being deleted", "another"])
-def test_creates_nothing_for_a_job_whose_deletion_is_known(bench: Bench, now: str) -> None:
-    """The garbage collector would have to find it, and until then it uses quota."""
+def test_nothing_is_created_for_job_known_as_deleted(bench: Bench, now: str) -> None:
+    """The garbage collector would have to delete the object, which uses quota until then."""
     if now == "being deleted":
         bench.memory.patch(TFJOBS, "default", "mnist", {"metadata": {"finalizers": ["example.com/keep"]}})
     bench.memory.delete(TFJOBS, "default", "mnist")
@@ -150,8 +150,8 @@ def test_creates_nothing_for_a_job_whose_deletion_is_known(bench: Bench, now: st
     assert bench.memory.list(EVENTS, "default").items == []
 
 
-def test_a_conflict_on_a_pod_that_is_still_there_is_no_deletion(bench: Bench) -> None:
-    """What comes after it in the plan is out of date, and the pod is not forgotten: it runs."""
+def test_conflict_on_existing_pod_does_not_count_as_deletion(bench: Bench) -> None:
+    """The rest of the plan is out of date. The pod still runs and stays in the cache."""
     first, second = bench.put("a"), bench.put("b")
     bench.look()
     bench.before = refuse(1, "delete", Conflict("try again"))
@@ -163,7 +163,7 @@ def test_a_conflict_on_a_pod_that_is_still_there_is_no_deletion(bench: Bench) ->
 
 
 @pytest.mark.parametrize("again", [True, False], ids=["another has its name", "nothing has"])
-def test_a_pod_that_is_gone_already_is_as_good_as_deleted(bench: Bench, again: bool) -> None:
+def test_pod_that_is_already_gone_counts_as_deleted(bench: Bench, again: bool) -> None:
     uid, other = bench.put("a"), bench.put("b")
     bench.look()
     bench.memory.delete(PODS, "default", "a", grace_period=0)
@@ -176,7 +176,7 @@ def test_a_pod_that_is_gone_already_is_as_good_as_deleted(bench: Bench, again: b
         assert "deletionTimestamp" not in bench.stored("a")["metadata"]
 
 
-def test_a_pod_that_goes_while_a_conflict_is_looked_into_is_gone(bench: Bench) -> None:
+def test_pod_that_disappears_during_conflict_counts_as_deleted(bench: Bench) -> None:
     uid = bench.put("a")
     bench.look()
 
@@ -190,7 +190,7 @@ def test_a_pod_that_goes_while_a_conflict_is_looked_into_is_gone(bench: Bench) -
     assert bench.cached() == {}
 
 
-def test_another_job_of_the_name_is_not_deleted_in_the_place_of_this_one(bench: Bench) -> None:
+def test_new_job_of_same_name_is_not_deleted(bench: Bench) -> None:
     bench.memory.delete(TFJOBS, "default", "mnist")
     new = bench.world.submit(tfjob())
     bench.look()
@@ -199,7 +199,7 @@ def test_another_job_of_the_name_is_not_deleted_in_the_place_of_this_one(bench: 
     assert bench.informers.job(REF) is not None
 
 
-def test_a_job_is_deleted_once_and_nothing_is_asked_before(bench: Bench) -> None:
+def test_job_is_deleted_with_single_request(bench: Bench) -> None:
     bench.look()
     bench.apply(DeleteJob())
     assert bench.memory.list(TFJOBS).items == []
@@ -209,8 +209,8 @@ def test_a_job_is_deleted_once_and_nothing_is_asked_before(bench: Bench) -> None
 # Names that are taken
 
 
-def test_an_object_of_the_job_that_is_there_already_is_taken_over(bench: Bench) -> None:
-    """The answer to its creation was lost, or the caches are behind."""
+def test_existing_object_of_job_is_adopted(bench: Bench) -> None:
+    """The answer to its creation was lost, or the caches lag."""
     bench.look()
     uid = bench.put("a")
     bench.apply(Create(bench.pod("a", bench.job)))
@@ -222,7 +222,7 @@ def test_an_object_of_the_job_that_is_there_already_is_taken_over(bench: Bench) 
     ("owned", "told"),
     [(False, "belongs to no controller, not to this job"), (True, "belongs to TFJob other, not to this job")],
 )
-def test_a_pod_of_another_owner_is_not_taken_for_the_jobs(bench: Bench, owned: bool, told: str) -> None:
+def test_pod_of_another_owner_is_name_conflict(bench: Bench, owned: bool, told: str) -> None:
     bench.look()
     other = bench.world.submit(tfjob("other")) if owned else None
     bench.memory.create(PODS, "default", bench.pod("a", other))
@@ -235,7 +235,7 @@ def test_a_pod_of_another_owner_is_not_taken_for_the_jobs(bench: Bench, owned: b
         bench.stored("b")
 
 
-def test_one_that_goes_between_the_two_requests_is_no_reason_to_go_on(bench: Bench) -> None:
+def test_plan_stops_when_existing_pod_disappears(bench: Bench) -> None:
     bench.look()
     bench.before = refuse(1, "create", AlreadyExists("a is there"))
     with pytest.raises(NotFound):
@@ -256,7 +256,7 @@ def decoded(secret: Object) -> dict[str, bytes]:
     return {key: base64.b64decode(value) for key, value in secret["data"].items()}
 
 
-def test_a_pair_is_made_once_and_stays_as_long_as_the_job(bench: Bench) -> None:
+def test_key_pair_is_created_only_once(bench: Bench) -> None:
     bench.apply(EnsureKeys(key_secret(bench.job)))
     stored = bench.memory.get(SECRETS, "default", "mnist-ssh")
     bench.apply(EnsureKeys(key_secret(bench.job)))
@@ -271,19 +271,19 @@ def test_a_pair_is_made_once_and_stays_as_long_as_the_job(bench: Bench) -> None:
     assert decoded(bench.memory.get(SECRETS, "default", "mnist-ssh"))["id_rsa"] != data["id_rsa"], "no two are equal"
 
 
-def test_keys_of_the_jobs_own_are_taken_as_they_are(bench: Bench) -> None:
+def test_keys_given_in_job_are_kept(bench: Bench) -> None:
     bench.apply(EnsureKeys(key_secret(bench.job, id_rsa="bWluZQ==")))
     assert decoded(bench.memory.get(SECRETS, "default", "mnist-ssh")) == {"config": b"", "id_rsa": b"mine"}
 
 
-def test_a_secret_of_another_owner_is_neither_used_nor_overwritten(bench: Bench) -> None:
+def test_secret_of_another_owner_is_neither_used_nor_overwritten(bench: Bench) -> None:
     other = bench.memory.create(SECRETS, "default", key_secret(None, id_rsa="bWluZQ=="))
     with pytest.raises(NameConflict, match="Secret default/mnist-ssh exists already"):
         bench.apply(EnsureKeys(key_secret(bench.job)))
     assert bench.memory.get(SECRETS, "default", "mnist-ssh") == other
 
 
-def test_another_driver_may_make_the_keys_between_two_requests(bench: Bench) -> None:
+def test_keys_that_another_controller_creates_concurrently_are_used(bench: Bench) -> None:
     def before(verb: str, resource: Resource, *_: Any, **__: Any) -> None:
         if (verb, resource) == ("create", SECRETS):
             bench.memory.create(SECRETS, "default", key_secret(bench.job, id_rsa="bWluZQ=="))
@@ -293,9 +293,9 @@ def test_another_driver_may_make_the_keys_between_two_requests(bench: Bench) -> 
     assert decoded(bench.memory.get(SECRETS, "default", "mnist-ssh"))["id_rsa"] == b"mine"
 
 
-def test_pods_are_created_side_by_side_and_nothing_else_is(bench: Bench) -> None:
+def test_only_pods_are_created_concurrently(bench: Bench) -> None:
     bench.look()
-    # The first is a trial, and the next two go together.
+    # The first pod is created alone, and the next two together.
     together, others = threading.Barrier(2), list[str]()
 
     def before(verb: str, resource: Resource, *_: Any, **__: Any) -> None:
@@ -315,16 +315,16 @@ def test_pods_are_created_side_by_side_and_nothing_else_is(bench: Bench) -> None
     assert others == [threading.current_thread().name]
 
 
-# What the caches learn
+# Updates of the caches
 
 
-def test_what_was_written_is_known_before_any_watch_tells_of_it(bench: Bench) -> None:
+def test_writes_update_caches_before_watch_events(bench: Bench) -> None:
     uid = bench.put("old")
     bench.look()
     bench.apply(
         WriteStatus({"tfDist": {"phase": "Pending"}}), Create(bench.pod("new", bench.job)), Delete("Pod", "old", uid)
     )
-    told = [("create", "events"), ("create", "events")]  # no pod waits for one to be written
+    told = [("create", "events"), ("create", "events")]  # pods do not wait for events
     assert bench.asked == [("replace", "mnist"), ("create", "pods"), ("delete", "old"), *told]
     cached = bench.cached()
     assert set(cached) == {"old", "new"}
@@ -335,7 +335,7 @@ def test_what_was_written_is_known_before_any_watch_tells_of_it(bench: Bench) ->
     assert bench.results.acted_on == [("WriteStatus", "ok"), ("Create", "ok"), ("Delete", "ok")]
 
 
-def test_what_was_changed_is_known_too(bench: Bench) -> None:
+def test_update_changes_cached_object(bench: Bench) -> None:
     name = config_map_name("mnist")
     body = bench.pod(name, bench.job)["metadata"]
     bench.memory.create(CONFIG_MAPS, "default", {"metadata": body, "data": {"ps.host": "a"}})
@@ -344,7 +344,7 @@ def test_what_was_changed_is_known_too(bench: Bench) -> None:
     assert bench.informers.objects("default", bench.uid)["ConfigMap", name]["data"] == {"ps.host": "b"}
 
 
-def test_a_status_is_only_written_over_the_version_that_was_decided_on(bench: Bench) -> None:
+def test_status_is_written_only_over_version_of_decision(bench: Bench) -> None:
     bench.look()
     bench.memory.patch(TFJOBS, "default", "mnist", {"metadata": {"labels": {"edited": "yes"}}})
     with pytest.raises(Conflict):
@@ -354,10 +354,10 @@ def test_a_status_is_only_written_over_the_version_that_was_decided_on(bench: Be
         bench.stored("a")
 
 
-# The right to act
+# Leadership
 
 
-def test_it_is_asked_before_every_action_whether_that_may_be(bench: Bench) -> None:
+def test_leadership_is_checked_before_every_action(bench: Bench) -> None:
     bench.look()
     answers = chain([True], repeat(False))
     bench.may_act = lambda: next(answers)
@@ -368,8 +368,8 @@ def test_it_is_asked_before_every_action_whether_that_may_be(bench: Bench) -> No
 
 
 @pytest.mark.parametrize(("seconds", "granted"), [(0.0, False), (0.5, True), (math.inf, True)])
-def test_a_request_takes_no_longer_than_the_right_to_act(bench: Bench, seconds: float, granted: bool) -> None:
-    """It is asked for before every attempt, by the client that makes it."""
+def test_request_lasts_no_longer_than_leadership(bench: Bench, seconds: float, granted: bool) -> None:
+    """The client checks the remaining time before every try."""
     bench.look()
     bench.left = lambda: seconds
     allowed: list[tuple[Resource, float]] = []
@@ -383,7 +383,7 @@ def test_a_request_takes_no_longer_than_the_right_to_act(bench: Bench, seconds: 
         assert bench.memory.list(PODS, "default").items == []
 
 
-def test_what_is_refused_is_raised_and_counted(bench: Bench) -> None:
+def test_refused_action_is_raised_and_counted(bench: Bench) -> None:
     bench.look()
     bench.before = refuse(1, "create", Forbidden("may not create pods"))
     with pytest.raises(Forbidden):
@@ -393,7 +393,7 @@ def test_what_is_refused_is_raised_and_counted(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(("code", "events"), [(0, 1), (503, 1)], ids=["nothing answers", "events are not taken"])
-def test_no_minutes_are_spent_on_events_that_cannot_be_written(bench: Bench, code: int, events: int) -> None:
+def test_events_are_not_tried_again_after_failure(bench: Bench, code: int, events: int) -> None:
     bench.look()
 
     def before(verb: str, resource: Resource, *_: Any, **__: Any) -> None:
@@ -409,7 +409,7 @@ def test_no_minutes_are_spent_on_events_that_cannot_be_written(bench: Bench, cod
 
 
 class Lost(Hands):
-    """Leadership that is lost when the test says so, or lasts for so many seconds more."""
+    """A leadership that lasts for the seconds that the test sets."""
 
     seconds = float("inf")
 
@@ -421,7 +421,7 @@ class Lost(Hands):
 
 
 class Scene:
-    """A driver that writes through a proxy, by a client that repeats what fails."""
+    """A controller that writes through a proxy, with a client that retries failed requests."""
 
     def __init__(self, server: ApiServer, world: World) -> None:
         host, _, port = server.url.removeprefix("http://").partition(":")
@@ -431,7 +431,7 @@ class Scene:
         self.loses = False
 
     def _passed(self, passed: Passed) -> None:
-        """The Lease is lost while the client waits before it tries again."""
+        """Lose the Lease while the client waits for its next try."""
         if passed.fault is not None and self.loses:
             self.leadership.seconds = 0.0
 
@@ -461,7 +461,7 @@ def scene() -> Iterator[Scene]:
 
 
 @pytest.mark.parametrize("kind", [Kind.REFUSE, Kind.RESET, Kind.LOSE], ids=lambda kind: kind.name)
-def test_a_creation_is_not_repeated_once_the_mandate_is_lost(scene: Scene, kind: Kind) -> None:
+def test_create_is_not_retried_after_loss_of_leadership(scene: Scene, kind: Kind) -> None:
     scene.world.submit(tfjob())
     scene.proxy.inject(Fault(kind, frozenset({"create"}), frozenset({"pods"})))
     scene.loses = True
@@ -473,14 +473,14 @@ def test_a_creation_is_not_repeated_once_the_mandate_is_lost(scene: Scene, kind:
     assert scene.writes() == before
 
 
-def test_a_creation_is_repeated_while_the_mandate_holds(scene: Scene) -> None:
+def test_create_is_retried_while_leadership_lasts(scene: Scene) -> None:
     scene.world.submit(tfjob())
     scene.proxy.inject(Fault(Kind.REFUSE, frozenset({"create"}), frozenset({"pods"}), times=2))
     scene.world.settle()
     assert len(scene.world.memory.list(PODS).items) == 3
 
 
-def test_an_attempt_takes_no_longer_than_the_mandate_lasts(scene: Scene) -> None:
+def test_hanging_request_ends_when_leadership_ends(scene: Scene) -> None:
     hang = 60.0
     scene.world.submit(tfjob())
     scene.proxy.inject(Fault(Kind.HANG, frozenset({"create"}), frozenset({"pods"}), seconds=hang))

@@ -1,4 +1,4 @@
-"""The defaults of a driver, and what it reads in its environment."""
+"""The defaults of a controller, and settings from its environment."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tf_dist.controller.settings import cluster_domain
     ("environ", "expected"),
     [({}, ""), ({"CUSTOM_CLUSTER_DOMAIN": "cluster.local"}, "cluster.local"), ({"CUSTOM_CLUSTER_DOMAIN": ".X."}, "X")],
 )
-def test_the_domain_is_that_of_the_training_operators_variable(environ: dict[str, str], expected: str) -> None:
+def test_cluster_domain_is_read_from_variable_of_training_operator(environ: dict[str, str], expected: str) -> None:
     assert cluster_domain(environ) == expected
 
 
-def test_events_of_a_driver_in_a_program_come_from_tf_dist() -> None:
+def test_events_have_source_tf_dist_by_default() -> None:
     world = World()
     world.submit(tfjob())
     world.settle()

@@ -1,4 +1,4 @@
-"""Passes of single jobs: what comes of one that fails."""
+"""Passes of single jobs: failures, usage, and what queues a job."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Failures(MetricsRecorder):
         (ZeroDivisionError("a defect"), "defect"),
     ],
 )
-def test_each_pass_that_fails_is_counted_by_what_was_in_its_way(error: Exception, counted: str) -> None:
+def test_failed_passes_are_counted_by_error(error: Exception, counted: str) -> None:
     world, failures, left = World(), Failures(), [2]
 
     def fail(verb: str, resource: Resource, *_: Any, **__: Any) -> None:
@@ -58,8 +58,8 @@ class Used(MetricsRecorder):
         self.held += after.replicas.held - before.replicas.held
 
 
-def test_usage_is_counted_once_though_it_is_written_later() -> None:
-    """A replica that has succeeded ends a span; the status says so within ten seconds, and passes come before."""
+def test_usage_is_counted_once_when_status_is_written_later() -> None:
+    """The status reports a succeeded replica up to ten seconds later. Other passes can come before."""
     world, used = World(), Used()
     world.controller = Controller(world.memory, clock=world.clock, monotonic=world.clock, recorder=used)
     world.run_job(tfjob(workers=3))
@@ -86,8 +86,8 @@ class Passes(MetricsRecorder):
         self.count += metric is Metric.RECONCILE_SECONDS
 
 
-def test_what_a_pass_has_written_itself_has_no_job_looked_at() -> None:
-    """Neither the status nor one of nine pods and services; what others do to them has."""
+def test_own_writes_of_pass_do_not_queue_job() -> None:
+    """The pass writes the status, nine pods and their Services. Changes by others do queue the job."""
     world, passes = World(cpu="20"), Passes()
     driver = Controller(world.memory, recorder=passes)
 
@@ -108,8 +108,8 @@ def test_what_a_pass_has_written_itself_has_no_job_looked_at() -> None:
         driver.stop()
 
 
-def test_pods_that_a_pass_makes_do_not_wake_the_loop() -> None:
-    """Nor is it woken when they are all there: it only is when they are to be counted."""
+def test_pods_created_by_pass_do_not_queue_job() -> None:
+    """The job is also not queued when all pods exist."""
     world, adds = World(cpu="20"), list[int]()
 
     def at_rest() -> bool:
@@ -129,5 +129,5 @@ def test_pods_that_a_pass_makes_do_not_wake_the_loop() -> None:
         adds.append(driver.readings().work.adds)
     finally:
         driver.stop()
-    # The status that came before the first pod may be read late.
+    # The status written before the first pod may be read late.
     assert max(adds) - adds[0] <= 1

@@ -1,6 +1,6 @@
-"""The work queue runs on a clock that only goes forward, and holds no more than one entry a key.
+"""The work queue uses a monotonic clock, and holds at most one entry for each key.
 
-Looking at every job now and then: spread over a period, and never before what has changed.
+Routine checks of jobs are spread over a period, and never come before changed jobs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SECONDS = 60.0
 
 
 class Time:
-    """A clock that a test moves."""
+    """A clock that the test moves."""
 
     now = 100.0
 
@@ -41,7 +41,7 @@ def time() -> Time:
 
 
 def take(queue: WorkQueue[Any]) -> list[Any]:
-    """Every key that waits, in the order in which one worker takes them."""
+    """All queued keys, in the order in which a single worker takes them."""
     keys = []
     while (found := queue.get(0.0)) is not None:
         keys.append(found[0])
@@ -50,7 +50,7 @@ def take(queue: WorkQueue[Any]) -> list[Any]:
     return keys
 
 
-def test_keys_come_when_they_are_due_earliest_first(time: Time) -> None:
+def test_keys_are_taken_when_due_earliest_first(time: Time) -> None:
     queue: WorkQueue[str] = WorkQueue(time)
     queue.add("later", 5.0)
     queue.add("now")
@@ -61,7 +61,7 @@ def test_keys_come_when_they_are_due_earliest_first(time: Time) -> None:
     assert take(queue) == []
 
 
-def test_the_earlier_of_two_wishes_counts(time: Time) -> None:
+def test_earlier_of_two_due_times_counts(time: Time) -> None:
     queue: WorkQueue[str] = WorkQueue(time)
     queue.add("a", 1.0)
     queue.add("a", 9.0)
@@ -75,8 +75,8 @@ def test_the_earlier_of_two_wishes_counts(time: Time) -> None:
     assert take(queue) == []
 
 
-def test_events_until_a_distant_deadline_leave_nothing_behind(time: Time) -> None:
-    """Every event of a job with a deadline ends with the request to be looked at when that falls."""
+def test_many_adds_before_distant_deadline_do_not_grow_heap(time: Time) -> None:
+    """After every event of a job with a deadline, the job is queued for its deadline."""
     queue: WorkQueue[int] = WorkQueue(time)
     for number in range(20_000):
         key = number % 10
@@ -88,7 +88,7 @@ def test_events_until_a_distant_deadline_leave_nothing_behind(time: Time) -> Non
     assert len(queue._heap) <= 100
 
 
-def test_the_pause_doubles_with_every_failure_in_a_row_up_to_a_limit(time: Time) -> None:
+def test_retry_delay_doubles_up_to_limit(time: Time) -> None:
     queue: WorkQueue[str] = WorkQueue(time)
     backoffs = [queue.retry("a") for _ in range(12)]
     assert backoffs[:4] == [0.1, 0.2, 0.4, 0.8]
@@ -100,20 +100,20 @@ def test_the_pause_doubles_with_every_failure_in_a_row_up_to_a_limit(time: Time)
     assert (queue.failures("a"), queue.retry("a")) == (0, 0.1)
 
 
-def test_a_wish_that_an_earlier_one_has_replaced_is_granted_once(time: Time) -> None:
+def test_key_with_replaced_due_time_is_taken_once(time: Time) -> None:
     queue: WorkQueue[str] = WorkQueue(time)
     queue.add("a", 10.0)
     queue.add("a", 1.0)
     time.now += 1.0
     assert take(queue) == ["a"]
     queue.add("a", 60.0)
-    time.now += 9.0  # that is when the first wish would have been due
+    time.now += 9.0  # the due time of the first add
     assert take(queue) == []
     time.now += 51.0
     assert take(queue) == ["a"]
 
 
-def test_a_worker_waits_until_there_is_something_to_do_or_the_queue_is_closed(time: Time) -> None:
+def test_worker_waits_for_key_or_close_of_queue(time: Time) -> None:
     queue: WorkQueue[str] = WorkQueue(time)
     taken: list[Any] = []
     worker = threading.Thread(target=lambda: taken.extend((queue.get(), queue.get())), daemon=True)
@@ -125,7 +125,7 @@ def test_a_worker_waits_until_there_is_something_to_do_or_the_queue_is_closed(ti
     assert taken == [("a", 100.0), None]
 
 
-def test_a_key_is_worked_on_by_one_worker_at_a_time_and_again_if_something_happened(time: Time) -> None:
+def test_one_worker_handles_key_and_key_added_meanwhile_is_taken_again(time: Time) -> None:
     queue: WorkQueue[str] = WorkQueue(time)
     queue.add("a")
     queue.add("a")
@@ -139,7 +139,7 @@ def test_a_key_is_worked_on_by_one_worker_at_a_time_and_again_if_something_happe
     assert queue.get(0.0) is None
 
 
-def test_what_is_due_while_a_worker_is_at_it_waits_for_that(time: Time) -> None:
+def test_key_that_becomes_due_during_work_is_taken_after_done(time: Time) -> None:
     queue: WorkQueue[str] = WorkQueue(time)
     queue.add("a")
     queue.get(0.0)
@@ -150,7 +150,7 @@ def test_what_is_due_while_a_worker_is_at_it_waits_for_that(time: Time) -> None:
     assert queue.get(0.0) == ("a", 101.0)
 
 
-def test_groups_take_turns_whatever_number_of_keys_they_have(time: Time) -> None:
+def test_groups_take_turns_regardless_of_number_of_keys(time: Time) -> None:
     queue: WorkQueue[str] = WorkQueue(time, group=lambda key: key[0])
     for key in ("a1", "a2", "a3", "a4", "b1", "c1", "b2"):
         queue.add(key)
@@ -159,7 +159,7 @@ def test_groups_take_turns_whatever_number_of_keys_they_have(time: Time) -> None
     assert take(queue) == ["a5", "a1", "b1", "c1", "a2", "b2", "a3", "a4", "b3"]
 
 
-def test_group_leaves_workers_to_others(time: Time) -> None:
+def test_group_does_not_use_more_workers_than_allowed(time: Time) -> None:
     queue: WorkQueue[str] = WorkQueue(time, group=lambda key: key[0], most=2)
     for key in ("a1", "a2", "a3"):
         queue.add(key)
@@ -175,7 +175,7 @@ def test_group_leaves_workers_to_others(time: Time) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.floats(0, 1000), st.booleans()), max_size=300))
-def test_it_holds_a_few_entries_a_key_whatever_is_wished(steps: list[tuple[int, float, bool]]) -> None:
+def test_heap_size_is_bounded_by_number_of_keys(steps: list[tuple[int, float, bool]]) -> None:
     time, wishes = Time(), dict[int, float]()
     queue: WorkQueue[int] = WorkQueue(time)
     for key, after, takes in steps:
@@ -191,7 +191,7 @@ def test_it_holds_a_few_entries_a_key_whatever_is_wished(steps: list[tuple[int, 
 
 
 class Wall:
-    """The wall clock of the machine, which is set meanwhile."""
+    """The wall clock of the machine, which the test sets."""
 
     def __init__(self) -> None:
         self.offset = 0.0
@@ -207,7 +207,7 @@ def wall() -> Wall:
 
 @pytest.fixture
 def stumbling(world: World, wall: Wall) -> Iterator[Controller]:
-    """A driver whose first creation of a pod fails, just as the wall clock is set back by an hour."""
+    """A controller whose first creation of a pod fails while the wall clock is set back by an hour."""
     tries = count(1)
 
     class Wire:
@@ -231,12 +231,12 @@ def world() -> World:
     return World()
 
 
-def test_a_wall_clock_that_is_set_back_delays_no_retry(world: World, stumbling: Controller) -> None:
+def test_wall_clock_set_back_does_not_delay_retry(world: World, stumbling: Controller) -> None:
     world.submit(tfjob())
     until(lambda: len(world.pods()) == 3, SECONDS)
 
 
-def test_a_wall_clock_that_is_set_forward_makes_deadlines_fire(world: World, wall: Wall) -> None:
+def test_wall_clock_set_forward_triggers_deadline(world: World, wall: Wall) -> None:
     driver = Controller(world.memory, clock=wall)
     driver.start()
     try:
@@ -245,14 +245,14 @@ def test_a_wall_clock_that_is_set_forward_makes_deadlines_fire(world: World, wal
         world.run_pods()
         until(lambda: world.status().get("phase") == "Running", SECONDS)
         wall.offset += 7200
-        driver.wake()  # it comes round by itself every few seconds
+        driver.wake()  # otherwise the loop runs only every few seconds
         until(lambda: world.status().get("phase") == "Failed", SECONDS)
         assert world.status()["reason"] == "DeadlineExceeded"
     finally:
         driver.stop()
 
 
-def test_what_a_driver_wrote_whose_clock_was_ahead_postpones_nothing(world: World, wall: Wall) -> None:
+def test_status_written_by_controller_with_clock_ahead_delays_nothing(world: World, wall: Wall) -> None:
     ahead = Controller(world.memory, clock=lambda: wall() + 3600)
     world.submit(tfjob(workers=3))
     while ahead.step():
@@ -275,7 +275,7 @@ PERIOD = 300.0
 
 
 class Looks(MetricsRecorder):
-    """Counts how often a job is looked at."""
+    """Counts the passes of jobs."""
 
     def __init__(self) -> None:
         self.total = 0
@@ -290,23 +290,23 @@ def looks() -> Looks:
 
 
 def seen(driver: Controller, looks: Looks) -> int:
-    """How many jobs a pass looks at to which nothing has happened."""
+    """The number of unchanged jobs that a step checks."""
     before = looks.total
     driver.step(())
     return looks.total - before
 
 
 def rest(driver: Controller) -> None:
-    """Nothing is left to do, and nothing that has changed is left to be seen."""
+    """Run the controller until no work and no unread changes are left."""
     while driver.step():
         pass
     driver.step(())
 
 
-# Of a driver
+# Routine checks of a controller
 
 
-def test_every_job_is_looked_at_once_a_period_and_never_many_together(world: World, looks: Looks) -> None:
+def test_jobs_are_checked_once_a_period_and_spread_over_time(world: World, looks: Looks) -> None:
     driver = Controller(
         world.memory,
         clock=world.clock,
@@ -315,7 +315,7 @@ def test_every_job_is_looked_at_once_a_period_and_never_many_together(world: Wor
         settings=ControllerSettings(resync=PERIOD, resync_waiting=PERIOD),
     )
     for number in range(60):
-        world.submit(tfjob(f"job-{number}", workers=50))  # waits for ever
+        world.submit(tfjob(f"job-{number}", workers=50))  # waits forever
     rest(driver)
     for _ in range(3):
         found = []
@@ -326,7 +326,7 @@ def test_every_job_is_looked_at_once_a_period_and_never_many_together(world: Wor
         assert max(found) <= 12
 
 
-def test_a_job_that_is_gone_is_no_reason_to_wake(world: World) -> None:
+def test_deleted_job_leaves_resync_schedules(world: World) -> None:
     settings = ControllerSettings(resync=PERIOD, resync_waiting=PERIOD)
     driver = Controller(world.memory, clock=world.clock, monotonic=world.clock, settings=settings)
     world.submit(tfjob(workers=50))
@@ -338,7 +338,7 @@ def test_a_job_that_is_gone_is_no_reason_to_wake(world: World) -> None:
     assert all(one.pause(world.clock.now, PERIOD) == PERIOD for one in schedules)
 
 
-def test_a_job_that_waits_is_looked_at_more_often_until_it_has_its_place(world: World, looks: Looks) -> None:
+def test_waiting_job_is_checked_more_often_until_admitted(world: World, looks: Looks) -> None:
     settings = ControllerSettings(resync=10 * PERIOD, resync_waiting=PERIOD)
     driver = Controller(world.memory, clock=world.clock, monotonic=world.clock, recorder=looks, settings=settings)
 
@@ -357,19 +357,19 @@ def test_a_job_that_waits_is_looked_at_more_often_until_it_has_its_place(world: 
     rest(driver)
     world.run_pods()
     rest(driver)
-    world.clock.now += PERIOD  # what is to be written later has been
+    world.clock.now += PERIOD  # delayed writes of the status are done by now
     rest(driver)
-    # Moments of the two schedules do not fall together: in so many periods of the longer one it comes as often.
+    # The checks of the two schedules do not coincide, so three longer periods contain three checks.
     assert within(30 * PERIOD) == 3
 
 
-def test_what_comes_while_all_there_is_is_looked_at_is_dealt_with_first() -> None:
-    """A driver that has just begun has each of twenty jobs looked at, one at a time, when another one is submitted."""
+def test_new_job_precedes_initial_checks_of_existing_jobs() -> None:
+    """A new controller checks twenty jobs one by one when another job is submitted."""
     world = World(clock=RunningClock())
     for number in range(20):
         world.submit(tfjob(f"old-{number}", workers=1, ps=0, suspend=True))
     world.settle()
-    for number in range(20):  # each has something to be written, and nothing to be decided
+    for number in range(20):  # each job needs a write, but no decision
         world.memory.patch(TFJOBS, "default", f"old-{number}", {"spec": {"runPolicy": {"backoffLimit": 7}}})
     written: list[str] = []
     gate = threading.Event()
@@ -393,10 +393,10 @@ def test_what_comes_while_all_there_is_is_looked_at_is_dealt_with_first() -> Non
     assert written[1] == "new"
 
 
-# The order in which workers take what waits for them
+# The order of queued keys
 
 
-def test_verdicts_go_first_and_routine_last_each_in_its_order(time: Time) -> None:
+def test_lanes_are_taken_in_order_of_priority(time: Time) -> None:
     queue: WorkQueue[str] = WorkQueue(time)
     for key in ("a", "b"):
         queue.add(key, lane=Lane.ROUTINE)
@@ -408,7 +408,7 @@ def test_verdicts_go_first_and_routine_last_each_in_its_order(time: Time) -> Non
     assert not queue.waits(Lane.FIRST)
 
 
-def test_one_that_waits_already_waits_once_and_moves_up_when_something_happens_to_it(time: Time) -> None:
+def test_queued_key_moves_up_when_added_to_higher_lane(time: Time) -> None:
     queue: WorkQueue[str] = WorkQueue(time)
     queue.add("a", lane=Lane.ROUTINE)
     queue.add("b", lane=Lane.ROUTINE)
@@ -418,7 +418,7 @@ def test_one_that_waits_already_waits_once_and_moves_up_when_something_happens_t
     assert [queue.get(0.0), queue.get(0.0), queue.get(0.0)] == [("b", 100.0), ("a", 100.0), None]
 
 
-def test_what_can_wait_does_not_wait_for_ever_however_much_happens(time: Time) -> None:
+def test_routine_keys_do_not_starve(time: Time) -> None:
     queue: WorkQueue[str] = WorkQueue(time)
     for number in range(3):
         queue.add(f"quiet-{number}", lane=Lane.ROUTINE)
@@ -433,16 +433,16 @@ def test_what_can_wait_does_not_wait_for_ever_however_much_happens(time: Time) -
     assert taken[:5] == ["busy-0", "busier-0", "busy-1", "busier-1", "busy-2"]
 
 
-# When each is due
+# The resync schedule
 
 
 @given(
     st.floats(0, 1e6),
     st.lists(st.tuples(st.sampled_from("abcdefgh"), st.booleans(), st.floats(0.01, 400.0)), max_size=60),
 )
-def test_whoever_stays_is_due_once_a_period(start: float, steps: list[tuple[str, bool, float]]) -> None:
+def test_every_job_is_due_once_a_period(start: float, steps: list[tuple[str, bool, float]]) -> None:
     resync, now = ResyncSchedule(PERIOD, start), start
-    since: dict[JobRef, float] = {}  # when each that is there was due last, or came
+    since: dict[JobRef, float] = {}  # when each job was last due, or was added
     for name, comes, later in steps:
         ref = JobRef(TFJOBS, "default", name)
         if comes and ref not in since:
@@ -460,7 +460,7 @@ def test_whoever_stays_is_due_once_a_period(start: float, steps: list[tuple[str,
 
 
 @given(st.lists(st.sampled_from("abcdefgh"), min_size=1, unique=True), st.floats(0, 1e6))
-def test_who_sleeps_as_long_as_it_may_comes_to_each_once_a_period(names: list[str], start: float) -> None:
+def test_longest_allowed_pauses_reach_every_job_once_a_period(names: list[str], start: float) -> None:
     resync, now, beat = ResyncSchedule(PERIOD, start), start, 15.0
     refs = [JobRef(TFJOBS, "default", name) for name in names]
     for ref in refs:
@@ -476,7 +476,7 @@ def test_who_sleeps_as_long_as_it_may_comes_to_each_once_a_period(names: list[st
     assert rounds <= PERIOD / beat + 2 * len(refs) + 1
 
 
-def test_where_one_kind_shows_that_the_server_was_set_back_the_others_are_listed_anew(world: World) -> None:
+def test_other_kinds_are_relisted_when_server_was_restored(world: World) -> None:
     driver = Controller(world.memory, clock=world.clock, monotonic=world.clock)
     driver.informers.start()
     try:
@@ -490,8 +490,8 @@ def test_where_one_kind_shows_that_the_server_was_set_back_the_others_are_listed
         driver.stop()
 
 
-def test_where_one_kind_has_survived_an_outage_pods_are_listed_before_anything_is_decided(world: World) -> None:
-    """Of a restored server a job may be back, and its pods, too: they would be taken for evicted ones."""
+def test_pods_are_relisted_before_decisions_after_outage(world: World) -> None:
+    """After a restore of the server, a job and its pods can be back. Without a list, the pods count as evicted."""
     held, begun = threading.Event(), threading.Event()
 
     def hold(verb: str, resource: Resource, *_: Any, **__: Any) -> None:
@@ -533,11 +533,9 @@ def test_where_one_kind_has_survived_an_outage_pods_are_listed_before_anything_i
         ((("wrote", 0), ("notice", 0)), True),
     ],
 )
-def test_what_a_worker_has_written_is_no_news_to_it(
-    time: Time, steps: tuple[tuple[str, int], ...], again: bool
-) -> None:
+def test_own_write_of_worker_does_not_queue_key(time: Time, steps: tuple[tuple[str, int], ...], again: bool) -> None:
     queue: WorkQueue[str] = WorkQueue(time)
-    assert not queue.noticed("mnist", 4)  # no worker is at it: who noticed it adds it
+    assert not queue.noticed("mnist", 4)  # no worker has the key, so the caller adds it
     queue.add("mnist")
     queue.get(0.0)
     for step, version in steps:
@@ -547,7 +545,7 @@ def test_what_a_worker_has_written_is_no_news_to_it(
     assert (queue.get(0.0) is not None) is again
 
 
-def test_a_bucket_allows_a_burst_and_then_one_an_interval() -> None:
+def test_token_bucket_allows_burst_and_then_one_token_per_interval() -> None:
     bucket = TokenBucket(interval=0.5, burst=3)
     for _ in range(3):
         assert bucket.due() <= 100.0
@@ -555,7 +553,7 @@ def test_a_bucket_allows_a_burst_and_then_one_an_interval() -> None:
     assert bucket.due() == 100.5
     bucket.take(100.5)
     assert bucket.due() == 101.0
-    for _ in range(3):  # what was not used for long does not add up
+    for _ in range(3):  # unused tokens do not accumulate beyond the burst
         assert bucket.due() <= 200.0
         bucket.take(200.0)
     assert bucket.due() == 200.5

@@ -14,7 +14,7 @@ from collections import Counter
 from tests.faults.runner import ScheduleRunner, fails, limited, shortened
 from tests.faults.schedule import drawn
 
-# Seconds of a processor that a schedule may take: one that takes longer goes round in circles without waiting.
+# Maximum CPU time of a schedule in seconds. A schedule that takes longer is in an endless loop.
 _PATIENCE = 120
 
 
@@ -24,7 +24,7 @@ def _say(text: str) -> None:
 
 
 def main() -> int:
-    """Tell them one after the other; 1 at the first that fails, or when more fail than may."""
+    """Run the schedules one after the other. Return 1 at the first failure, or if more fail than allowed."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--from", dest="first", type=int, default=0)
     parser.add_argument("--count", type=int, default=1)

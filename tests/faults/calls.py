@@ -1,4 +1,4 @@
-"""What a request to an API server asks for, in Kubernetes' words."""
+"""The verb and the resource of a request to an API server, in the terms of Kubernetes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NAMED = {"GET": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete", "
 
 
 class Call(NamedTuple):
-    """A verb and what it is about; ``resource`` is a plural, with its subresource if there is one (``pods/log``)."""
+    """A verb and its object. ``resource`` is a plural with an optional subresource, such as ``pods/log``."""
 
     verb: str
     resource: str
@@ -32,7 +32,7 @@ class Call(NamedTuple):
 
     @property
     def writes(self) -> bool:
-        """Whether it is meant to change something."""
+        """Whether the verb changes objects."""
         return self.verb in WRITES
 
 

@@ -14,7 +14,7 @@ TEAM = "team"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What a job asks for. ``most``: workers it may grow to; ``fewest``: workers it can do with."""
+    """The requests of a job. ``fewest`` and ``most`` are the limits of its number of workers."""
 
     dialect: str = "v1"
     workers: int = 2
@@ -35,12 +35,12 @@ class Shape:
 
     @property
     def resource(self) -> Resource:
-        """The kind that it is made as."""
+        """The kind of the document."""
         return {"v1": TFJOBS, "v1alpha1": TFJOBS_V1ALPHA1, "volcano": VOLCANO_JOBS}[self.dialect]
 
     @property
     def restarts(self) -> int | None:
-        """How many restarts after failures it has; None: no bound."""
+        """The limit of restarts after failures. None means that there is no limit."""
         if self.dialect == "volcano":
             return (3 if self.backoff is None else max(1, self.backoff)) - 1
         return self.backoff if self.dialect == "v1" else None
@@ -154,7 +154,7 @@ class Shape:
 
 
 def queue(name: str, cpu: int, *, parent: str = "", borrow: int | None = None, order: str = "") -> Object:
-    """A Queue with so many CPUs of its own."""
+    """A Queue with this quota of CPUs."""
     quota: Object = {"nominal": cpu}
     if borrow is not None:
         quota["borrowingLimit"] = borrow

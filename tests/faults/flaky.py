@@ -1,4 +1,4 @@
-"""An API server made of bytes: answers one request after the other as a script says, and misbehaves exactly as told."""
+"""A scripted API server: it sends prepared bytes as answers, including faulty ones, to one request after the other."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Silence:
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """A watch: its events (``bytes`` are sent as they are), then its end, but not before ``when``."""
+    """A watch: its events, where ``bytes`` are sent unchanged, and then its end, not before ``when``."""
 
     events: tuple[Object | bytes, ...]
     end: End = End.HOLD
@@ -85,7 +85,7 @@ class Events:
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """An answer that is held back until it is released."""
+    """An answer that is delayed until ``when`` is set."""
 
     answer: Listing | Refusal | Events
     when: threading.Event
@@ -99,7 +99,7 @@ Answer = Listing | Refusal | Silence | Events | Late
 
 
 def watched(*events: Object | bytes, end: End = End.HOLD, when: threading.Event | None = None) -> Events:
-    """A watch that says these events, and then ends so (a reset overtakes what was not read yet: say ``when``)."""
+    """A watch with these events and this end. A reset discards unread data, so use it with ``when``."""
     return Events(events, end, when)
 
 
@@ -125,7 +125,7 @@ def gone() -> Object:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request that came: when by the monotonic clock, what, and with which query."""
+    """A received request, with its time by the monotonic clock."""
 
     at: float
     path: str
@@ -139,7 +139,7 @@ class Asked:
 
 
 class Connection:
-    """One connection of the server, as an answer may use it."""
+    """A connection of the server, for use by an answer."""
 
     def __init__(self, sock: socket.socket, ended: threading.Event) -> None:
         self._sock = sock
@@ -147,19 +147,19 @@ class Connection:
         self.open = True
 
     def raw(self, data: bytes) -> None:
-        """These very bytes."""
+        """Send these bytes."""
         self._sock.sendall(data)
 
     def hold(self) -> None:
-        """Say nothing more until the server ends or the client hangs up."""
+        """Send nothing more until the server ends or the client closes the connection."""
         self.open = False
         with suppress(OSError):
-            # What a client could still say is its hanging up; the end of the server shuts the socket down.
+            # Wait until the client closes the connection, or the end of the server shuts the socket down.
             while not self._ended.is_set() and self._sock.recv(4096):
                 pass
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self.open = False
 
     def reset(self) -> None:
@@ -170,10 +170,10 @@ class Connection:
 
 @dataclass(eq=False)
 class FlakyServer:
-    """Gives the answers of ``script`` to the requests in the order of their coming.
+    """Answers requests in the order of their arrival with the answers of ``script``.
 
-    When the script is over, ``last`` says what each further request gets; without it they get 500 and count as
-    ``unexpected``.
+    After the script, ``last`` returns the answer to each further request. Without ``last``, further requests get the
+    code 500 and count as ``unexpected``.
     """
 
     script: list[Answer]
@@ -208,6 +208,6 @@ class FlakyServer:
         return self.last(asked)
 
     def said(self) -> list[str]:
-        """The requests so far, in short."""
+        """The requests so far as short texts."""
         with self._lock:
             return [str(asked) for asked in self.asked]

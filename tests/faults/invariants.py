@@ -1,4 +1,4 @@
-"""Invariants of every write under every fault: each change of the store is judged at the moment when it happens."""
+"""Invariants of every write under every fault. Each change of the store is checked when it happens."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ from tf_dist.cluster.apiserver.storage.store import Key
 from tf_dist.core.model.job import Job
 from tf_dist.core.model.status import Admission, Phase, Status
 
-# Seconds that a verdict takes, from the decision to the status: it may have been made before a node was given up.
+# Seconds from a verdict to the write of the status. The verdict may be older than the release of a node.
 UNDER_WAY: Final = 5.0
 # Seconds after which every controller has seen a pod.
 SEEN: Final = 15.0
 
-# Causes of restarts that cost no budget: the job was preempted or resized, or nodes were lost.
+# Causes of restarts that do not count towards the limit: preemption, resizing, and lost nodes.
 _UNCHARGED: Final = frozenset({"Preempted", "Resized", "RecoveryTimeout"})
 
 
 class Invariants(Record):
-    """``broken`` is what was wrong so far, in words. ``strict``: controllers see everything as it is by now."""
+    """``broken`` lists the violations so far. ``strict`` means that the caches of controllers are up to date."""
 
     def __init__(self, now: Callable[[], float], author: Callable[[], Author]) -> None:
         super().__init__(now, author)
         self.broken: list[str] = []
         self.strict = False
         self._asked: dict[str, dict[str, int]] = {}
-        self._unpinned: dict[str, float] = {}  # when a job was set free from a node
+        self._unpinned: dict[str, float] = {}  # when a job was released from a node
         self._unseen: set[str] = set()
         self._room: dict[str, Decimal] = {}
 
@@ -78,13 +78,13 @@ class Invariants(Record):
             self._own(before, after, author)
 
     def leads(self, author: Author, kind: str, namespace: str) -> None:
-        """A process writes only while its Lease says that it leads: the namespace's, or the cluster's."""
+        """A process writes only while it holds the Lease of the namespace or of the cluster."""
         if author.leases and not self.excused(kind, namespace):
             leaders = self.leaders(kind, namespace)
             assert author.process in leaders, f"{author.process} wrote, and {leaders} lead the {kind} of {namespace}"
 
     def _own(self, before: Object | None, after: Object | None, author: Author) -> None:
-        """A controller writes only what belongs to a job whose kind it leads."""
+        """A controller writes only objects of jobs whose kind it leads."""
         there = before or after
         assert there is not None
         assert owner(there), "a controller wrote what is not a job's"
@@ -96,7 +96,7 @@ class Invariants(Record):
     # Pods
 
     def _comes(self, pod: Object) -> None:
-        """A controller makes a pod: none of an earlier attempt that it would meet is there, and its time has come."""
+        """When a controller creates a pod, no conflicting pod of an earlier attempt runs, and dependencies are up."""
         stored = self._by_uid(owner(pod))
         made = attempt(pod)
         for other in self.pods_of(owner(pod)):
@@ -138,7 +138,7 @@ class Invariants(Record):
                 old.admission.admitted_sizes.values()
             )
             self._no_smaller_than_it_says(after, job, place)
-            # Who leads by no Lease does not begin anew when the server comes back, and sees it a moment later.
+            # A controller without a Lease does not restart after a restore of the server. It sees the restore later.
             sees = author.leases or self.now() - self.restored > SEEN
             if given and sees:
                 self._given(key, after, author)
@@ -146,10 +146,10 @@ class Invariants(Record):
                 self._on_nodes(key, after, old.admission, author)
 
     def _no_smaller_than_it_says(self, stored: Object, job: Job, place: Admission) -> None:
-        """A minimum is no size: only the workers of an elastic job may be fewer than its document asked for."""
+        """Only the workers of an elastic job may be fewer than its document requests."""
         asked: dict[str, int] = self._asked.setdefault(uid(stored), {})
         for spec in job.replica_specs:
-            # It may have been made larger since it was admitted.
+            # The job may have been scaled up since its admission.
             asked[spec.type] = min(asked.get(spec.type, spec.replicas), spec.replicas)
             if spec.min_replicas == spec.replicas and spec.type in place.sizes:
                 size = place.sizes[spec.type]
@@ -204,7 +204,7 @@ class Invariants(Record):
                 raise AssertionError(f"nothing explains {end}")
 
     def _succeeded(self, job: Job, memory: Status, truth: Truth) -> None:
-        """It has succeeded by the rules of its dialect."""
+        """The job has succeeded by the rules of its dialect."""
         sizes = {**memory.last_sizes, **(memory.admission.sizes if memory.admission else {})}
         done = truth.succeeded
         if job.counting is not None:
@@ -223,12 +223,12 @@ class Invariants(Record):
             return ()
         return range(min(sizes.get(type_, spec.replicas), spec.most)) if index is None else (index,)
 
-    # Places
+    # Admission
 
     def _given(self, key: Key, stored: Object, author: Author) -> None:
-        """A job gets a place, or a larger one: there is room for it beside those of the same controller."""
+        """A job is admitted or grows only if the cluster has capacity for all admissions of the same controller."""
         if not author.sees_nodes:
-            self._unseen.add(uid(stored))  # what is free it cannot know
+            self._unseen.add(uid(stored))  # the controller does not know the free capacity
             return
         self._unseen.discard(uid(stored))
         others = self._decided_by(author, key)
@@ -240,15 +240,18 @@ class Invariants(Record):
             self._given_strictly([*others, stored], stored)
 
     def _decided_by(self, author: Author, but: Key) -> list[Object]:
-        """The other jobs that a controller decides about. Those that another one leads it knows by their pods only: a
-        place that both give away is repaired by the timeout for pods that do not start; so is that of a job whose spec
-        was spoiled before the next leader knew it (core/reconciler/accepted_spec.py)."""
+        """The other jobs that a controller decides about.
+
+        It knows jobs of other controllers only by their pods. If two controllers assign the same capacity, the schedule
+        timeout resolves this. The timeout also resolves the case of a job whose spec became invalid before the next
+        leader knew the job (core/reconciler/accepted_spec.py).
+        """
         kinds = author.kinds - author.unserved
         found = (job for other, job in self.of(*JOBS) if other != but and other.kind in kinds)
         return [job for job in found if not self.forgotten(job)]
 
     def _pinned_in_vain(self, jobs: list[Object]) -> Decimal:
-        """The CPUs of pods to come that are to have a node which other pods of their job have filled meanwhile."""
+        """The CPUs of future pods whose assigned node other pods have filled in the meantime."""
         taken = Counter[str]()
         for _, pod in self.of("pods"):
             if on_a_node(pod):
@@ -259,7 +262,7 @@ class Invariants(Record):
         )
 
     def _on_nodes(self, key: Key, stored: Object, before: Admission | None, author: Author) -> None:
-        """No node is promised more than it ever had, where a job now gets more of it."""
+        """If a job gets more of a node, the assignments of the node do not exceed the most that it ever had."""
         mine, given = self.on_nodes(stored, again=True), self._on(before)
         more = {node for node, count in self._on(self.memory(stored).admission).items() if count > given[node]}
         others = [self.on_nodes(job, again=False) for job in self._decided_by(author, key)]
@@ -269,7 +272,7 @@ class Invariants(Record):
             assert promised <= room, f"places for {promised} CPUs of {node} were given away, and it has {room}"
 
     def _on(self, place: Admission | None) -> Counter[str]:
-        """How many pods a place has on each node."""
+        """The number of pods of an admission on each node."""
         found: Counter[str] = Counter()
         for nodes in place.placement.values() if place is not None else ():
             found.update(nodes)
@@ -293,8 +296,8 @@ class Invariants(Record):
         assert most is None or pods <= most, f"{pods} pods are promised in {namespace}, which may have {most}"
 
     def _without_room(self, jobs: list[Object]) -> Decimal:
-        """The CPUs of pods to come that keep nothing from others: those that a node is to have which takes none now
-        (it was lost), or was to have a moment ago, and those for which no node has room, wherever they may come."""
+        """The CPUs of future pods that use no capacity of others: pods that fit on no node, and pods whose assigned
+        node is lost or was released a moment ago."""
         nodes = {key.name: cpus(node) for key, node in self.of("nodes") if is_ready(node)}
         for _, pod in self.of("pods"):
             if on_a_node(pod) and pod["spec"]["nodeName"] in nodes:
@@ -319,7 +322,7 @@ class Invariants(Record):
         return found
 
     def _pods_beside(self, jobs: list[Object]) -> Decimal:
-        """What pods of jobs take that are not in a place of one of these."""
+        """The CPUs of pods that the admissions of these jobs do not include."""
         within = {uid(job) for job in jobs if self.holds(job)}
         found = Decimal(0)
         for key, pod in self.of("pods"):

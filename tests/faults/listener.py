@@ -1,4 +1,4 @@
-"""What the servers of the fault tests stand on: a listener on loopback that leaves no socket and no thread behind."""
+"""The listener of the servers in the fault tests, on loopback. It leaves no socket and no thread behind."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-_RESET = struct.pack("ii", 1, 0)  # linger, but for no time at all
+_RESET = struct.pack("ii", 1, 0)  # linger for 0 seconds
 
 
 class Listener:
-    """Calls ``serve`` with each connection, in a thread of its own; closes the connection when that returns."""
+    """Calls ``serve`` with each connection in a separate thread, and closes the connection when it returns."""
 
     def __init__(self, name: str, serve: Callable[[socket.socket], None]) -> None:
         self.ended = threading.Event()
@@ -44,14 +44,14 @@ class Listener:
             thread.join()
 
     def disconnect(self) -> None:
-        """Break every connection there is."""
+        """Break all connections."""
         with self._lock:
             for sock in self._sockets:
                 hang_up(sock)
 
     @contextmanager
     def dialled(self, address: tuple[str, int]) -> Iterator[socket.socket]:
-        """A connection to somewhere else that breaks with the others; ConnectionError when all is over already."""
+        """A connection to another address that breaks with the others. Raises ConnectionError after the end."""
         sock = socket.create_connection(address)
         try:
             if not self._take(sock):
@@ -68,7 +68,7 @@ class Listener:
                 return
             thread = threading.Thread(target=self._run, args=(sock,), name=f"{self._name}-connection", daemon=True)
             with self._lock:
-                # One that has let go of its connection is not dead yet: it is known until it is.
+                # A thread that has closed its connection may still be alive, and is kept until it has ended.
                 self._threads = {one for one in self._threads if one.is_alive()} | {thread}
             thread.start()
 
@@ -79,25 +79,25 @@ class Listener:
             self._close(sock)
 
     def _take(self, sock: socket.socket) -> bool:
-        """Know a connection, unless the end has come."""
+        """Register a connection, unless the listener has ended."""
         with self._lock:
             if not self.ended.is_set():
                 self._sockets.add(sock)
             return not self.ended.is_set()
 
     def _close(self, sock: socket.socket) -> None:
-        # Under the lock: a fault that breaks connections must not hit another one that has got this one's number.
+        # Under the lock, because a fault must not break a new connection that has the same file descriptor.
         with self._lock:
             self._sockets.discard(sock)
             sock.close()
 
 
 def hang_up(sock: socket.socket) -> None:
-    """End a connection under the thread that uses it."""
+    """Shut down a connection that a thread uses."""
     with suppress(OSError):
         sock.shutdown(socket.SHUT_RDWR)
 
 
 def break_off(sock: socket.socket) -> None:
-    """Have the connection break when it is closed, instead of ending: the peer's next read fails."""
+    """Make the connection break when it is closed, so that the peer's next read fails."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)

@@ -1,4 +1,4 @@
-"""HTTP/1.1 as bytes: read from a socket to the byte, and written."""
+"""Read and write HTTP/1.1 messages as bytes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _REASONS = {403: "Forbidden", 404: "NotFound", 409: "Conflict", 410: "Expired", 
 
 
 class Reader:
-    """Reads from a socket, and knows what it has read ahead."""
+    """Reads from a socket, and keeps the data that it has read ahead."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self.ahead = b""
 
     def readline(self) -> bytes:
-        """Up to and with the next line end; less at the end of the connection."""
+        """Read up to and including the next line end, or less at the end of the connection."""
         while b"\n" not in self.ahead:
             if not self._receive():
                 break
@@ -30,7 +30,7 @@ class Reader:
         return line + end
 
     def read(self, size: int) -> bytes:
-        """So many bytes; ConnectionError when the connection ends before."""
+        """Read this number of bytes. Raises ConnectionError if the connection ends earlier."""
         while len(self.ahead) < size:
             if not self._receive():
                 raise ConnectionError("cut off in a body")
@@ -45,7 +45,7 @@ class Reader:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request as it came; ``target`` is its path with the query."""
+    """A received request. ``target`` is its path with the query."""
 
     head: bytes
     body: bytes
@@ -54,7 +54,7 @@ class Request:
 
     @classmethod
     def read(cls, reader: Reader) -> Self | None:
-        """The next request of a connection; None at its end."""
+        """The next request of a connection, or None at its end."""
         line = reader.readline()
         if not line.endswith(b"\n"):
             return None
@@ -64,23 +64,23 @@ class Request:
 
     @property
     def call(self) -> Call:
-        """What it asks for."""
+        """The verb and the object of the request."""
         return Call.of(self.method, self.path, self.query)
 
     @property
     def path(self) -> str:
-        """Without the query."""
+        """The path without the query."""
         return self.target.partition("?")[0]
 
     @property
     def query(self) -> dict[str, str]:
-        """What the query says."""
+        """The parameters of the query."""
         return dict(parse_qsl(self.target.partition("?")[2]))
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer as it came; the body of a stream is not in it."""
+    """A received answer, without the body of a stream."""
 
     head: bytes
     code: int
@@ -89,7 +89,7 @@ class Answer:
 
     @classmethod
     def read(cls, reader: Reader) -> Self:
-        """The next answer of a connection; ConnectionError at its end."""
+        """The next answer of a connection. Raises ConnectionError at its end."""
         line = reader.readline()
         if not line.endswith(b"\n"):
             raise ConnectionError("the server has hung up")
@@ -122,14 +122,14 @@ class _Headers(NamedTuple):
 
 
 def answer(code: int, document: Any, *headers: str) -> bytes:
-    """A whole answer; the connection stays open."""
+    """A complete answer, after which the connection stays open."""
     data = json.dumps(document).encode()
     lines = (f"HTTP/1.1 {code} X", "Content-Type: application/json", f"Content-Length: {len(data)}", *headers, "", "")
     return "\r\n".join(lines).encode() + data
 
 
 def refusal(code: int, message: str, retry_after: int | None = None) -> bytes:
-    """A whole answer that says no."""
+    """A complete answer with an error."""
     headers = () if retry_after is None else (f"Retry-After: {retry_after}",)
     return answer(code, status(code, message), *headers)
 
@@ -140,7 +140,7 @@ def status(code: int, message: str) -> Object:
 
 
 def chunk(data: bytes) -> bytes:
-    """A piece of a stream; an empty one ends it."""
+    """A chunk of a stream. An empty chunk ends the stream."""
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 

@@ -1,4 +1,4 @@
-"""Whether the fault machine notices the defects of ``mutants_list``, one at a time in a copy of the package.
+"""Check whether the fault machine notices the defects of ``mutants_list``, each in a copy of the package.
 
 python -m tests.faults.mutants [NAME…] [--schedules 360] [--jobs 2]
 """
@@ -29,9 +29,9 @@ def mutated(mutant: Mutant) -> str:
 
 
 def noticed(mutant: Mutant, schedules: int, limit: float) -> bool:
-    """Run schedules with the mutant, up to the first that breaks a rule. All of them keep the rules without it (CI).
+    """Run schedules with the mutant until a schedule breaks a rule. CI checks that none does without the mutant.
 
-    A mutant with which they do not end within ``limit`` seconds is not noticed: the machine may only be slow.
+    If the schedules do not end within ``limit`` seconds, the mutant is not noticed, as the machine may only be slow.
     """
     with tempfile.TemporaryDirectory(prefix="tf-dist-mutant-") as folder:
         shutil.copytree(PACKAGE, Path(folder) / "tf_dist")
@@ -52,7 +52,7 @@ def noticed(mutant: Mutant, schedules: int, limit: float) -> bool:
 
 
 def main() -> int:
-    """Look at the mutants of these names (none: at all); 1 when one survives."""
+    """Check the mutants with these names, or all mutants. Return 1 if a mutant survives."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", choices=[*(one.name for one in MUTANTS), []])
     parser.add_argument("--schedules", type=int, default=360)

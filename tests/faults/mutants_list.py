@@ -1,7 +1,7 @@
-"""Defects in the code that the fault machine guards, one each: what an engineer might well write, and what it does.
+"""Defects that the fault machine must notice: plausible mistakes of an engineer, and their effects on users.
 
-``old`` must be in the file exactly once. A mutant that no longer applies is mended together with the code that it is
-of (``test_mutants``); one that turns out to change nothing visible is replaced by another.
+``old`` must be in the file exactly once. A mutant that no longer applies is corrected together with the code
+(``test_mutants``). A mutant without a visible effect is replaced by another mutant.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """``file`` (below ``tf_dist``) with ``new`` in place of ``old``; ``means``: what a user would meet."""
+    """Replaces ``old`` by ``new`` in ``file``, a path in ``tf_dist``. ``means`` is the effect on users."""
 
     name: str
     file: str
@@ -185,7 +185,7 @@ MUTANTS: Final = (
         "if self.controller is not None and not leads and self._stopped:",
         "a host keeps watching everything after it has lost its namespace",
     ),
-    # What is believed
+    # Trust in caches and lists
     Mutant(
         "new-right-old-view",
         "controller/controller.py",
@@ -207,7 +207,7 @@ MUTANTS: Final = (
         "if older:",
         "controllers are blind for ever after a backup of etcd was restored",
     ),
-    # What is done
+    # Writes
     Mutant(
         "conflict-is-gone",
         "controller/plan_executor.py",
@@ -236,7 +236,7 @@ MUTANTS: Final = (
         "    return services.job_objects(s.job).keys()\n    policy, frees_addresses = effective",
         "services of finished jobs pile up",
     ),
-    # Places
+    # Admission
     Mutant(
         "withdrawn-verdict-stands",
         "controller/gang_admission.py",
@@ -293,7 +293,7 @@ MUTANTS: Final = (
         "{spec.type: counts.get(spec.type, spec.replicas) for spec in job.replica_specs}",
         "a job that was scaled down keeps its place as it was",
     ),
-    # How a job goes on, and how it ends
+    # The life of a job
     Mutant(
         "disruptions-spend-the-budget",
         "core/reconciler/restarts.py",

@@ -1,7 +1,7 @@
-"""An HTTP proxy that stands between a client and an API server, and injects the faults that it is given.
+"""An HTTP proxy between a client and an API server that injects faults.
 
-Faults are laid out beforehand: each says which requests it is for and how often it strikes. What no fault is for
-passes. ``calm`` ends them all. Every thread and socket ends with the proxy.
+A fault specifies which requests it affects, and how often. Other requests pass. ``calm`` ends all faults. All threads
+and sockets end with the proxy.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _ONLY = {Kind.GONE: "watch", Kind.CUT: "watch", Kind.TWICE: "watch", Kind.STALE:
 
 @dataclass(eq=False)
 class Fault:
-    """``verbs`` and ``resources`` say for which requests (empty: all); ``times`` how often (None: until it is calm).
+    """A fault of requests with these ``verbs`` and ``resources`` (empty: all), ``times`` times (None: until ``calm``).
 
-    ``code`` is for REFUSE, ``retry_after`` goes with it; ``seconds`` for HANG and SLOW; ``after`` (events) for streams.
+    REFUSE uses ``code`` and ``retry_after``. HANG and SLOW use ``seconds``. Streams use ``after``, a number of events.
     """
 
     kind: Kind
@@ -57,7 +57,7 @@ class Fault:
     after: int = 0
 
     def takes(self, call: Call) -> bool:
-        """Whether it strikes this request; counts it if so."""
+        """Whether the fault affects this request. Counts affected requests."""
         if (self.verbs and call.verb not in self.verbs) or self.times == 0:
             return False
         if self.resources and call.resource.partition("/")[0] not in self.resources:
@@ -74,9 +74,10 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """A request that reached the proxy: what it asked, how it was sent, and what became of it.
+    """A request that reached the proxy, and its result.
 
-    ``code`` is the server's (0: it never heard of it); ``fault`` what struck; ``answer`` the body of a write's answer.
+    ``code`` is the server's, or 0 if the request did not reach the server. ``answer`` is the body of the answer to a
+    write.
     """
 
     call: Call
@@ -88,9 +89,9 @@ class Passed:
 
 @dataclass(eq=False)
 class Proxy:
-    """Listens on loopback and passes on to ``upstream`` (host, port). ``told`` gets each request in the end.
+    """Listens on loopback and forwards requests to ``upstream`` (host, port). Passes each finished request to ``told``.
 
-    It knows REFUSE, RESET, LOSE, HANG and SLOW. The rest of the faults is for the simulated network (``wire``).
+    It supports REFUSE, RESET, LOSE, HANG and SLOW. The simulated network (``wire``) supports the other faults.
     """
 
     upstream: tuple[str, int]
@@ -110,28 +111,28 @@ class Proxy:
         self.calm()
         self._listener.end()
 
-    # What a test says
+    # Methods for tests
 
     def inject(self, *faults: Fault) -> None:
-        """Lay these out; a request is struck by the first that takes it."""
+        """Add faults. The first matching fault affects a request."""
         with self._lock:
             self._calmed.clear()
             self._faults += faults
 
     def calm(self) -> None:
-        """End all faults; what hangs breaks."""
+        """End all faults, and break hanging requests."""
         with self._lock:
             self._faults.clear()
             self._calmed.set()
 
     def disconnect(self) -> None:
-        """Break every connection there is."""
+        """Break all connections."""
         self._listener.disconnect()
 
-    # Its threads
+    # Threads
 
     def _serve(self, client: socket.socket) -> None:
-        # A side that hangs up is what this is all about.
+        # Closed connections are expected.
         with suppress(OSError, ValueError), self._listener.dialled(self.upstream) as server:
             for sock in (client, server):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -140,7 +141,7 @@ class Proxy:
                 pass
 
     def _pass(self, request: Request, client: socket.socket, server: socket.socket, answering: Reader) -> bool:
-        """Deal with one request; whether the connection goes on."""
+        """Handle a request, and return whether the connection continues."""
         fault = self._struck(request.call)
         kind = fault.kind if fault is not None else None
         match fault:
@@ -179,7 +180,7 @@ class Proxy:
 
 
 def _stream(client: socket.socket, server: socket.socket, answering: Reader) -> bool:
-    """Pass on the chunks of a watch until one of both hangs up, or the server ends it: then the connection goes on."""
+    """Forward the chunks of a watch. Return whether the server ended the watch, so that the connection continues."""
     while answering.ahead or client not in select.select([client, server], [], [])[0]:
         head = answering.readline()
         if not head:

@@ -1,4 +1,4 @@
-"""Processes with a controller: production code with all its threads, behind a network of its own."""
+"""Processes with a controller: production code with all its threads, on a separate simulated network."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tf_dist.controller.leader_election import Leadership, LeaseLeadership, Stan
 from tf_dist.controller.settings import ControllerSettings
 from tf_dist.errors import ClusterError
 
-# Seconds: a controller is notified of everything, and nothing waits for its resync.
+# Seconds of a resync that never happens, because controllers must react to notifications alone.
 _NEVER = 1e9
 _LOOK_EVERY = 2.0
 
 
 class Scope(Enum):
-    """What a process leads, and until when it stays."""
+    """What a process leads, and how long it runs."""
 
     ALONE = "everything, without a Lease"
     CLUSTER = "the cluster, in turns with its replicas"
@@ -34,9 +34,9 @@ class Scope(Enum):
 
 
 class Puppet:
-    """One process. It lives as soon as time goes on.
+    """A process. It starts when time advances.
 
-    ``kinds``: of the jobs that it would lead; ``job``: the name and shape of the job that a ``RUN`` submits.
+    ``kinds`` are the kinds of jobs that it may lead. ``job`` is the name and shape of the job that a ``RUN`` submits.
     """
 
     def __init__(
@@ -70,14 +70,14 @@ class Puppet:
                 cluster,
                 TEAM,
                 kinds,
-                on_led=cluster.forget,  # nothing is too old for a controller that has seen nothing
+                on_led=cluster.forget,  # a new controller has seen nothing, so no object is too old for it
                 runtime=self.runtime,
                 **clocks,
             )
             self.host._settings = replace(self.host._settings, workers=workers, resync=_NEVER, resync_waiting=_NEVER)
             self.leadership = self.host.leadership
             for leading in (self.leadership, *self.leadership.electors.values()):
-                leading.identity = self.process.name  # as logs call it
+                leading.identity = self.process.name  # the name in the logs
         else:
             settings = ControllerSettings(
                 volcano_jobs=VOLCANO_JOBS in kinds, workers=workers, resync=_NEVER, resync_waiting=_NEVER
@@ -97,25 +97,25 @@ class Puppet:
 
     @property
     def leases(self) -> bool:
-        """Whether it leads by Leases."""
+        """Whether the process leads by Leases."""
         return isinstance(self.leadership, LeaseLeadership)
 
     @property
     def controller(self) -> Controller | None:
-        """Its controller, if it has one now."""
+        """The current controller of the process, or None."""
         return self._controller if self.host is None else self.host.controller
 
     @property
     def sees_nodes(self) -> bool:
-        """Whether its controller knows how much is free."""
+        """Whether the controller knows the free capacity."""
         return self.controller is not None and self.controller.informers.sees_nodes
 
     @property
     def dead(self) -> bool:
-        """Whether it acts no more, for any reason."""
+        """Whether the process has ended, for any reason."""
         return self.process.dead or self.left
 
-    # Its life
+    # Life cycle
 
     def _live(self) -> None:
         if self.host is None:
@@ -126,7 +126,7 @@ class Puppet:
         try:
             self.host.start()
         except ClusterError:
-            self.left = True  # its user is told why
+            self.left = True  # the user sees the error
             return
         if self._job is not None:
             self._run_job(*self._job)
@@ -141,7 +141,7 @@ class Puppet:
         self.leave()
 
     def leave(self) -> None:
-        """A clean end: it finishes what it is at, and gives its Leases back."""
+        """End cleanly: finish the current work, and release the Leases."""
         if not self.dead and not self.leaving:
             self.leaving = True
             self.site.note(f"{self.process.name} leaves")
@@ -156,7 +156,7 @@ class Puppet:
         self.left = True
 
     def die(self) -> None:
-        """The process is gone: nothing is given back, and what it sent may still be under way."""
+        """Kill the process. Its Leases are not released, and its requests may still be under way."""
         if not self.process.dead:
             self.site.note(f"{self.process.name} is killed")
             self.process.kill()

@@ -1,7 +1,7 @@
-"""What there is in a store, and what is true of it: kept from the writes of all clients.
+"""The objects of a store and the truth about them, derived from the writes of all clients.
 
-``Record`` is the store's journal, so that no write escapes it. What is true of pods (which failed by themselves, which
-were taken away, what succeeded) is derived from the writes of those who do not drive.
+``Record`` is the journal of the store, so it sees every write. The truth about pods (which failed by themselves, which
+were taken away, and which succeeded) is derived from the writes of users, kubelets and Kubernetes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tf_dist.core.model.status_codec import load_status, stored_status
 from tf_dist.core.reconciler.accepted_spec import StoredSpec, read_stored_spec
 
 KEYS: Final = {TFJOBS: "tfjobs.kubeflow.org", VOLCANO_JOBS: "jobs.batch.volcano.sh"}
-"""The kinds of jobs, as keys of the store have them."""
+"""The kinds of jobs, with their names in the keys of the store."""
 JOBS: Final = tuple(KEYS.values())
 _KINDS: Final = {key: kind for kind, key in KEYS.items()}
 LEASES: Final = "leases.coordination.k8s.io"
@@ -36,10 +36,11 @@ TERMINAL: Final = (Phase.COMPLETED, Phase.FAILED, Phase.TERMINATED)
 
 
 class Author(NamedTuple):
-    """The author of a write: ``process``, as it calls itself in Leases ("": a user, a kubelet, Kubernetes itself).
+    """The author of a write. ``process`` is its identity in Leases, or "" for a user, a kubelet or Kubernetes.
 
-    ``leases``: it leads by Leases; ``kinds``: the kinds of jobs that it believes to lead; ``late``: it sent the request
-    long ago; ``sees_nodes``: it knows how much is free; ``unserved``: kinds that it was told are not served."""
+    ``leases``: the author leads by Leases. ``kinds``: the kinds of jobs that it believes to lead. ``late``: it sent the
+    request long ago. ``sees_nodes``: it knows the free capacity. ``unserved``: kinds that the server refused to serve.
+    """
 
     process: str = ""
     leases: bool = False
@@ -54,8 +55,8 @@ HANDS: Final = Author()
 
 @dataclass
 class Truth:
-    """What became of a job's pods: ``failed`` by themselves, ``taken`` away; which replicas ``succeeded``, which were
-    ever ``ready``."""
+    """The truth about a job: pods that ``failed`` by themselves or were ``taken`` away, and replicas that ``succeeded``
+    or were ever ``ready``."""
 
     failed: set[str] = field(default_factory=set)
     taken: set[str] = field(default_factory=set)
@@ -65,39 +66,41 @@ class Truth:
 
 
 class Record:
-    """Follows one store. ``now``: true seconds since the epoch; ``author``: whose write is being made."""
+    """Follows a store. ``now`` returns the true seconds since the epoch, ``author`` the author of the current write."""
 
     def __init__(self, now: Callable[[], float], author: Callable[[], Author]) -> None:
         self.objects: dict[Key, Object] = {}
         self.truth: dict[str, Truth] = defaultdict(Truth)
         self.now = now
         self.written: dict[Key, float] = {}
-        self._lease_deleted: dict[Key, float] = {}  # when a person did
-        self.restored = float("-inf")  # when the store was set back
+        self._lease_deleted: dict[Key, float] = {}  # when a user deleted it
+        self.restored = float("-inf")  # when the store was restored
         self._author = author
         self._read: dict[str, tuple[object, Object, StoredSpec]] = {}
 
     # A journal
 
     def load(self) -> tuple[int, Iterable[tuple[Key, Object]]]:
-        """What there is: nothing in the beginning, and what was saved after a restoration."""
+        """The stored objects: none at the beginning, and the saved objects after a restore."""
         version = max((int(obj["metadata"]["resourceVersion"]) for obj in self.objects.values()), default=0)
         return version, list(self.objects.items())
 
     def saved(self) -> Mapping[str, Truth]:
-        """What is true now, for ``restore``."""
+        """A copy of the current truth, for ``restore``."""
         return copy.deepcopy(dict(self.truth))
 
     def restore(self, objects: Mapping[Key, Object], saved: Mapping[str, Truth]) -> None:
-        """The store has been set back to this. What was written since did happen all the same: no process has renewed
-        a Lease since it was renewed last, whatever the store says of that."""
+        """The store has been restored to these objects.
+
+        Writes since then did happen. For example, the times of the last renewals of Leases do not change.
+        """
         gone, self.objects = self.objects, dict(objects)
         before, self.truth = self.truth, defaultdict(Truth, copy.deepcopy(dict(saved)))
-        for job, truth in before.items():  # what the store has forgotten did happen: a controller may still say so
+        for job, truth in before.items():  # lost writes did happen, and a controller may still report them
             self.truth[job].failed |= truth.failed
             self.truth[job].taken |= truth.taken
             self.truth[job].succeeded |= truth.succeeded
-        # A controller that knew a pod misses it; so does one that knew of its end, and reads a job that still had it.
+        # A pod that exists only before or only after the restore counts as taken, because controllers miss it.
         there, back = ({uid(obj): obj for key, obj in one.items() if key.kind == "pods"} for one in (gone, objects))
         for one in there.keys() ^ back.keys():
             self.truth[owner((there | back)[one])].taken.add(one)
@@ -105,7 +108,7 @@ class Record:
         self.restored = self.now()
 
     def write(self, key: Key, version: int, obj: Object | None) -> None:
-        """A write, just before any client sees it."""
+        """Record a write just before any client sees it."""
         before, author = self.objects.get(key), self._author()
         if key.kind == "pods":
             self._happens(before, obj, author)
@@ -121,12 +124,12 @@ class Record:
             self.objects[key] = obj
 
     def wrote(self, key: Key, before: Object | None, after: Object | None, author: Author) -> None:
-        """For those who judge it; ``objects`` are as they were before."""
+        """A hook for checks of a write. ``objects`` do not contain the write yet."""
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing."""
 
-    # What there is
+    # Stored objects
 
     def of(self, *kinds: str) -> Iterator[tuple[Key, Object]]:
         """All objects of some kinds."""
@@ -137,26 +140,26 @@ class Record:
         return [pod for _, pod in self.of("pods") if owner(pod) == uid]
 
     def job(self, stored: Object) -> Job | None:
-        """What a stored job asks for; the last spec that could be read, if the present one cannot."""
+        """The parsed job. If its current spec is invalid, the last valid spec is used."""
         status = self.memory(stored)
         version = stored["metadata"].get("generation"), stored["metadata"].get("annotations"), status.accepted_spec
         known = self._read.get(uid(stored))
         if known is None or known[0] != version:
-            # A controller that was away when the spec was edited does not know what was accepted: its status says so.
+            # A controller that did not run during the edit does not know the accepted spec, and the status says so.
             previous = None if known is None or status.refused_spec is not None else known[1:]
             known = self._read[uid(stored)] = version, stored, read_stored_spec(stored, status, previous)
         return known[2].job
 
     def forgotten(self, stored: Object) -> bool:
-        """Whether a controller that was away when a job's spec was edited cannot know what the job asks for."""
+        """Whether a controller that did not run during an edit of the job cannot know a valid spec."""
         return read_stored_spec(stored, self.memory(stored), None).job is None
 
     def memory(self, stored: Object) -> Status:
-        """What a stored job remembers."""
+        """The memory of a stored job."""
         return load_status(stored_status(stored))
 
     def leaders(self, kind: str, namespace: str) -> list[str]:
-        """The processes whose Leases give them the jobs of a kind (a key of the store) in a namespace now."""
+        """The current leaders, by their Leases, of a kind of jobs (a kind in keys of the store) in a namespace."""
         found = []
         for scope in (None, namespace):
             key = Key(LEASES, *leader_lease(_KINDS[kind], scope))
@@ -166,12 +169,12 @@ class Record:
         return found
 
     def excused(self, kind: str, namespace: str) -> bool:
-        """Whether a person has deleted a Lease lately whose holder may be sure of it yet."""
+        """Whether a user recently deleted a Lease that its holder may still believe to hold."""
         refs = (leader_lease(_KINDS[kind], scope) for scope in (None, namespace))
         since = max(self._lease_deleted.get(Key(LEASES, *ref), float("-inf")) for ref in refs)
         return self.now() - since <= LEASE_DURATION
 
-    # What is true of pods
+    # The truth about pods
 
     def _happens(self, before: Object | None, after: Object | None, author: Author) -> None:
         there = after or before
@@ -196,22 +199,22 @@ class Record:
             truth.ready.add(replica(after))
 
     def _lost(self, node: str) -> None:
-        """No client sees its pods any more."""
+        """The pods of a lost node count as taken."""
         for _, pod in self.of("pods"):
             if pod["spec"].get("nodeName") == node and owner(pod):
                 self.truth[owner(pod)].taken.add(uid(pod))
 
-    # What is taken, and what there may be
+    # Used capacity and limits
 
     def holds(self, stored: Object) -> Decimal:
-        """The CPUs of the place that a job was given by tf-dist, without the replicas that are done."""
+        """The CPUs of the admission of a job by tf-dist, without replicas that are done."""
         return sum((count * cpu for count, cpu in self.parts(stored)), Decimal(0))
 
     def wanted(self, stored: Object) -> int:
         return sum(count for count, _ in self.parts(stored))
 
     def to_come(self, stored: Object) -> Iterator[tuple[str, Decimal]]:
-        """The pods of a job's place that have no node yet: the one where each is to be ("": anywhere), and its CPUs."""
+        """The future pods of an admission: for each pod, its assigned node ("": any node) and its CPUs."""
         place, pods = self.memory(stored).admission, self.pods_of(uid(stored))
         for spec, count in self._parts(stored):
             there = Counter(pod["spec"]["nodeName"] for pod in pods if type_of(pod) == spec.type and on_a_node(pod))
@@ -229,7 +232,7 @@ class Record:
         if place is None or place.by or job is None or memory.phase not in LIVE:
             return
         for spec in job.replica_specs:
-            # That a replica is done shows in its pod before it is in the status.
+            # The pod shows that a replica is done before the status does.
             known = {(one.type, one.index) for one in memory.succeeded} | self.truth[uid(stored)].succeeded
             done = sum(1 for type_, _ in known if type_ == spec.type)
             if not policy_may_restart(job, spec):
@@ -237,9 +240,9 @@ class Record:
             yield spec, max(0, place.admitted_sizes.get(spec.type, spec.replicas) - done)
 
     def on_nodes(self, stored: Object, *, again: bool) -> dict[str, Decimal]:
-        """The CPUs of each node that a job surely holds there: its pods, and those still to come.
+        """The CPUs that a job certainly uses on each node, by its existing pods and its future pods.
 
-        ``again``: with the replicas that were done, and run again since the job has started anew.
+        ``again`` includes replicas that were done, and run again because the job has restarted.
         """
         memory, job = self.memory(stored), self.job(stored)
         place, found = memory.admission, dict[str, Decimal]()
@@ -253,7 +256,7 @@ class Record:
         for spec in job.replica_specs:
             there = Counter(pod["spec"]["nodeName"] for pod in pods if type_of(pod) == spec.type and on_a_node(pod))
             over = sum(type_ == spec.type for type_, _ in done) + memory.counts.get(spec.type, NO_PODS).failed
-            # Which node is empty is not written down, and the controller does not know it either (see schedule 3189).
+            # The status does not contain the nodes of done replicas, so no controller can know them (schedule 3189).
             to_come = (
                 max(0, place.admitted_sizes.get(spec.type, spec.replicas) - over - there.total()) if not over else 0
             )
@@ -262,19 +265,19 @@ class Record:
         return found
 
     def queue_of(self, stored: Object) -> str:
-        """The queue that a job is in."""
+        """The queue of a job."""
         job = self.job(stored)
         return (job.scheduling.queue if job is not None else "") or "default"
 
     def open_to(self, stored: Object) -> bool:
-        """Whether the queue that a job names is there, and of its own: what several share is not reckoned here."""
+        """Whether the queue of a job exists and shares no quota. Shared quotas are not checked here."""
         queue = self.queue_of(stored)
         documents = [(key.name, obj.get("spec") or {}) for key, obj in self.of(QUEUES)]
         shared = any(queue in (called, spec.get("parent")) and spec.get("parent") for called, spec in documents)
         return (queue == "default" or any(called == queue for called, _ in documents)) and not shared
 
     def nominal(self, queue: str) -> Decimal | None:
-        """The CPUs of a queue that shares with no other; None: there is no limit that is so simple."""
+        """The CPU quota of a queue that shares with no other queue. None means that there is no such limit."""
         found = next((obj for key, obj in self.of(QUEUES) if key.name == queue), None)
         spec = (found or {}).get("spec") or {}
         said = ((spec.get("quotas") or {}).get("cpu") or {}).get("nominal")
@@ -282,7 +285,7 @@ class Record:
         return None if said is None or shared else parse_quantity(str(said))
 
     def most(self, what: str, namespace: str) -> int | None:
-        """How much of something (``pods``, ``requests.cpu``) the ResourceQuotas of a namespace allow."""
+        """The limit of a resource (``pods``, ``requests.cpu``) by the ResourceQuotas of a namespace."""
         hard = (
             (obj.get("spec") or {}).get("hard") or {}
             for key, obj in self.of("resourcequotas")
@@ -304,7 +307,7 @@ def uid(obj: Object) -> str:
 
 
 def owner(obj: Object) -> str:
-    """The uid of the job that controls it; "": none does."""
+    """The uid of the job that owns the object, or "" if no job does."""
     owners = obj["metadata"].get("ownerReferences") or ()
     return next(
         (str(one["uid"]) for one in owners if one.get("controller") and one.get("kind") in ("TFJob", "Job")), ""
@@ -312,7 +315,7 @@ def owner(obj: Object) -> str:
 
 
 def kind_of_owner(obj: Object) -> str:
-    """The kind of the job that controls it."""
+    """The kind of the job that owns the object."""
     return next(
         key
         for key, kind in _KINDS.items()

@@ -1,4 +1,4 @@
-"""Every request that reaches a server, in the order in which it was answered, and its comparison with a golden file."""
+"""Record all requests to a server in the order of their answers, and compare them with a golden file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _UID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}
 
 
 class RecordingApp(Router):
-    """An App that remembers what it was asked, and says it in a line each."""
+    """A router that records its requests, and each write as a line."""
 
     def __init__(self, cluster: MemoryCluster) -> None:
         super().__init__(cluster)
@@ -42,18 +42,18 @@ class RecordingApp(Router):
         return reply
 
     def asked(self, verb: str) -> set[str]:
-        """What it was asked for with this verb."""
+        """The resources of all requests with this verb."""
         return {call.resource for call in list(self.calls) if call.verb == verb}
 
     def take(self) -> list[str]:
-        """The writes since the last call of this, as golden files have them."""
+        """The writes since the last call of this method, in the format of golden files."""
         taken, self.writes = self.writes, []
         return normalised(taken)
 
 
 @contextmanager
 def recording(memory: MemoryCluster) -> Iterator[tuple[ApiServer, RecordingApp]]:
-    """A server over ``memory`` that records."""
+    """A recording server of ``memory``."""
     server = ApiServer(memory)
     server.app = app = RecordingApp(memory)
     with server:
@@ -61,7 +61,7 @@ def recording(memory: MemoryCluster) -> Iterator[tuple[ApiServer, RecordingApp]]
 
 
 def _line(call: Call, body: bytes, code: int) -> str:
-    """``create pods mnist-worker-0``; an event is named by its reason, a status by what the job is in it."""
+    """A line like ``create pods mnist-worker-0``. An event shows its reason, and a status the phase of the job."""
     document = json.loads(body) if body else {}
     what = call.name or (document.get("metadata") or {}).get("name", "")
     match call.resource:
@@ -73,7 +73,7 @@ def _line(call: Call, body: bytes, code: int) -> str:
 
 
 def normalised(lines: Iterable[str]) -> list[str]:
-    """Without uids and times, which differ each time; creations of one kind in a row happen in any order."""
+    """The lines without uids. Successive creations of the same kind are sorted, because their order varies."""
     plain = [_UID.sub("UID", line) for line in lines]
     return [line for _, group in groupby(plain, key=_family) for line in sorted(group)]
 
@@ -84,7 +84,7 @@ def _family(line: str) -> tuple[str, ...]:
 
 
 def compare(name: str, chapters: dict[str, list[str]]) -> None:
-    """Fail unless golden/NAME.txt says exactly this; write it instead if TF_DIST_UPDATE_GOLDEN is set."""
+    """Fail if golden/NAME.txt has other contents. If TF_DIST_UPDATE_GOLDEN is set, write the file instead."""
     text = "".join(f"# {title}\n" + "".join(f"{line}\n" for line in lines) for title, lines in chapters.items())
     file = GOLDEN / f"{name}.txt"
     if os.environ.get(_UPDATE):

@@ -1,4 +1,4 @@
-"""Why a cluster cannot be left as it is, where all controllers are well: what is to get on, and does not."""
+"""Find states that must not last if all controllers are healthy, such as jobs that make no progress."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from tf_dist.cluster.api import Object
 from tf_dist.core.model.job import CleanPodPolicy, Job, ServiceStyle
 from tf_dist.core.model.status import Phase, Status
 
-# Ends at which whatever still runs has to stop.
+# Reasons after which all running pods of the job must stop.
 CUT_SHORT: Final = ("DeadlineExceeded", "BackoffLimitExceeded", "MaxDisruptionsExceeded")
-# Seconds within which what is due by a clock is done, where all are well.
+# Seconds within which healthy controllers do what is due at a time.
 GRACE: Final = 20.0
-# Seconds within which controllers that are well do what is to be done; and after which a pause, a recovery is over.
+# Seconds within which healthy controllers do other work, and within which delays and recoveries end.
 SOON: Final = 60.0
 LATE: Final = 700.0
 
 
 class Unrest(NamedTuple):
-    """What of whom cannot stay so, for people besides, and for how many seconds it may."""
+    """A state that must not last: its object, its kind, a text, and the seconds for which it may last."""
 
     who: str
     what: str
@@ -50,13 +50,13 @@ class Unrest(NamedTuple):
 
 
 class Rest:
-    """Looks at what a record holds."""
+    """Checks the objects of a record."""
 
     def __init__(self, record: Record) -> None:
         self._record = record
 
     def unrest(self) -> list[Unrest]:
-        """Why it cannot be left at this, where all controllers are well: each job that is to get on, and does not."""
+        """All states that must not last if all controllers are healthy."""
         record = self._record
         found = [
             Unrest(name(stored), what, text, patience)
@@ -100,7 +100,7 @@ class Rest:
             yield "without a place", f"has no place, and {len(living)} pods", SOON
 
     def _is_over_quota(self, stored: Object, last_error: str) -> bool:
-        """Whether what keeps a job from going on is a ResourceQuota that is there."""
+        """Whether an existing ResourceQuota keeps the job from making progress."""
         namespace = stored["metadata"]["namespace"]
         limits = (obj for key, obj in self._record.of("resourcequotas") if key.namespace == namespace)
         return "exceeded quota" in last_error and any((one.get("spec") or {}).get("hard") for one in limits)
@@ -133,7 +133,7 @@ class Rest:
                 yield "size", f"has a place for {size} {spec.type}, and asks for {spec.most} at most", SOON
             done = {one.index for one in memory.succeeded if one.type == spec.type}
             there = {replica(pod)[1] for pod in pods if type_of(pod) == spec.type and not deleting(pod)}
-            # Those that have succeeded, and the first of the others, as far as there is room.
+            # Succeeded replicas, and then the first of the others, up to the admitted size.
             order = sorted(range(min(size, spec.most)), key=lambda index: (index not in done, index))
             wanted = set(order[: place.admitted_sizes.get(spec.type, spec.replicas)])
             if wanted - done - there or there - wanted:
@@ -142,7 +142,7 @@ class Rest:
             yield "pending", f"has {waiting}, which have not started", LATE
 
     def _first_in_line(self) -> Iterator[Unrest]:
-        """Of those who wait, the one whose turn is next lacks room or quota, in truth."""
+        """Report the first waiting job of a queue if capacity and quota for the job are actually free."""
         record = self._record
         lines: dict[str, list[tuple[tuple[float, ...], Object]]] = defaultdict(list)
         for _, stored in record.of(*JOBS):
@@ -168,7 +168,7 @@ class Rest:
         return float(classes.get(job.scheduling.priority_class or next(filter(None, said), ""), 0))
 
     def _fits(self, stored: Object, without: Collection[Object] = ()) -> str:
-        """In which room a job that waits could start ("": in none), if these jobs were not there."""
+        """The free capacity in which a waiting job could start without these jobs ("": the job does not fit)."""
         record, job, gone = self._record, self._record.job(stored), {uid(one) for one in without}
         assert job is not None
         need = sum((spec.replicas * pod_cpus(spec) for spec in job.replica_specs), Decimal(0))
@@ -177,8 +177,8 @@ class Rest:
         rooms = [self._free(node, pods) for _, node in record.of("nodes") if is_ready(node)]
         to_come = sum((self._to_come(other) for other in jobs), Decimal(0))
         free = sum(rooms, Decimal(0)) - to_come
-        # What is free on several nodes may be too little on each: seats for the largest pod are there for sure, and a
-        # pod that is still to come takes no more of them than it has CPUs.
+        # The capacity of several nodes may be free, but too little on each node. So count how many pods of the largest
+        # size fit. A future pod uses at most as many of these as it has CPUs.
         largest = max((pod_cpus(spec) for spec in job.replica_specs), default=Decimal(0)) or Decimal(1)
         seats = sum(int(room // largest) for room in rooms) - int(to_come)
         if seats < sum(spec.replicas for spec in job.replica_specs):
@@ -189,7 +189,7 @@ class Rest:
         if limit is not None and held + need > limit:
             return ""
         namespace = stored["metadata"]["namespace"]
-        # For those no pod is preempted.
+        # No pods are preempted for a ResourceQuota, so all pods count.
         every = (pod for _, pod in record.of("pods") if phase(pod) not in ENDED)
         there = [pod for pod in every if pod["metadata"]["namespace"] == namespace]
         most = record.most("pods", namespace)
@@ -201,7 +201,7 @@ class Rest:
         return f"{free} CPUs that are free, of which it needs {need}"
 
     def _in_the_way(self, first: Object) -> str:
-        """Whom a job that waits could have stopped, because they are of lower priority in its queue."""
+        """The jobs of lower priority in the same queue that a waiting job could preempt."""
         record, queue = self._record, self._record.queue_of(first)
         document = next((obj for key, obj in record.of("queues.tf-dist.dev") if key.name == queue), {})
         job = record.job(first)
@@ -219,12 +219,12 @@ class Rest:
         return f"{', '.join(map(name, lower))} of lower priority" if lower and self._fits(first, without=lower) else ""
 
     def _have_one_leader(self, *jobs: Object) -> bool:
-        """Who leads one kind only knows the jobs of another by their pods."""
+        """Whether the jobs have the same leader. A leader knows jobs of other kinds only by their pods."""
         kinds = {key.kind for key, stored in self._record.of(*JOBS) if any(stored is job for job in jobs)}
         return len({tuple(self._record.leaders(kind, jobs[0]["metadata"]["namespace"])) for kind in kinds}) == 1
 
     def _free(self, node: Object, pods: list[Object]) -> Decimal:
-        """Whole CPUs of a node that none of these pods takes (pods ask for whole ones)."""
+        """The CPUs of a node that these pods do not use. Pods request whole CPUs."""
         taken = (requested(pod["spec"]) for pod in pods if pod["spec"].get("nodeName") == name(node))
         return max(Decimal(0), cpus(node) - sum(taken, Decimal(0)))
 

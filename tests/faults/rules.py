@@ -1,6 +1,6 @@
-"""Invariants of every moment, under every fault: judged by the store, by true time, and by what the hands know.
+"""Invariants of every moment, under every fault. They use the store, the true time, and the truth about pods.
 
-``told`` judges every write of a controller as the server carries it out; ``check`` looks at everything there is.
+``told`` checks every write of a controller when the server executes it. ``check`` checks the whole state.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from tf_dist.cluster.lease import LEASE_DURATION, LeaseRecord
 from tf_dist.core.model import names
 from tf_dist.errors import AlreadyExists
 
-# Seconds after which controllers that are well have seen everything.
+# Seconds after which healthy controllers have seen everything.
 _CALM = 25.0
-# Seconds for which nobody may lead, where all are well: a leader may have been killed.
+# Seconds without a leader that are allowed if all are healthy, because a leader may have been killed.
 _LEADERLESS = 20.0
 _LOOK_EVERY = 5.0
-# Seconds within which they have noticed that etcd was set back: when their watches end, and after eight lists.
+# Seconds within which controllers notice a restore of etcd: when their watches end, and after eight lists.
 _SET_BACK = 600.0
 _TERMINAL = ("Completed", "Failed", "Terminated")
 _STATUSES = frozenset({"tfjobs/status", "jobs/status"})
@@ -32,19 +32,19 @@ _OWNED = frozenset({"pods", "services", "configmaps", "networkpolicies"}) | _STA
 
 
 class Broken(AssertionError):
-    """A rule does not hold."""
+    """A rule is violated."""
 
 
 class Rules:
-    """The rules over one site and its controllers."""
+    """The rules of a site and its controllers."""
 
     def __init__(self, site: Site, puppets: list[Puppet], defects: list[str]) -> None:
         self.site = site
         self._defects = defects
         self._puppets = puppets
-        # Whether requests may arrive when their sender has given them up.
+        # Whether requests may arrive after their sender has given up.
         self.late = False
-        # Since when nothing has been done to the cluster (None: something is going on).
+        # The time of the last disturbance of the cluster, or None while disturbances continue.
         self.calm_since: float | None = None
         self._rest = Rest(site.invariants)
         self._led: dict[Resource, Puppet] = {}
@@ -58,7 +58,7 @@ class Rules:
     # Every write
 
     def acting(self, process: str | None, late: bool) -> None:
-        """Whose write comes next (None: it was made)."""
+        """Set the author of the next write, or end the write (None)."""
         site = self.site
         if process is None:
             site.author = HANDS
@@ -77,7 +77,7 @@ class Rules:
         )
 
     def told(self, write: Executed) -> None:
-        """A controller's write has come to the server."""
+        """A write of a controller has reached the server."""
         call, site = write.call, self.site
         ok = write.error is None
         if call.resource != "leases" or not ok or self._changes_hands(write):
@@ -93,7 +93,7 @@ class Rules:
             self._status(write.process, write.before, write.after)
 
     def _well(self) -> bool:
-        """Whether controllers see everything as it is by now."""
+        """Whether all controllers have up-to-date caches by now."""
         now, calm = self.site.simulation.now, self.calm_since
         return calm is not None and now - calm > _CALM and now - self._restored > _SET_BACK
 
@@ -101,17 +101,17 @@ class Rules:
         return next(puppet for puppet in self._puppets if puppet.process.name == process)
 
     def _changes_hands(self, write: Executed) -> bool:
-        """Whether a write to a Lease is more than its renewal."""
+        """Whether a write changes the holder of a Lease."""
         before, after = (LeaseRecord.of(one or {}).holder for one in (write.before, write.after))
         return before != after
 
     def restored(self) -> None:
-        """etcd has been set back."""
+        """etcd has been restored."""
         self._restored = self.site.simulation.now
 
     def _right(self, write: Executed) -> None:
-        """No write, not even one that is refused, of a process that does not lead: the record judges those alone that
-        were carried out."""
+        """A process that does not lead sends no writes, not even writes that are refused. The record checks only
+        executed writes."""
         puppet, about = self._puppet(write.process), write.before or write.body
         if write.call.resource in _STATUSES:
             kind = next(kind for kind in JOBS if kind.startswith(write.call.resource.partition("/")[0]))
@@ -123,7 +123,7 @@ class Rules:
         try:
             self.site.invariants.leads(author, kind, write.call.namespace)
         except AssertionError as error:
-            self.site.invariants.broken.append(f"{error}: {write.call}")  # a thread may bear what is raised here
+            self.site.invariants.broken.append(f"{error}: {write.call}")  # not raised, because a thread may catch it
 
     def _status(self, process: str, before: Object, after: Object) -> None:
         old, new, counts = memory_of(before), memory_of(after), self.site.counts
@@ -149,10 +149,10 @@ class Rules:
         ):
             counts["admitted"] += 1
 
-    # Everything
+    # The whole state
 
     def check(self) -> None:
-        """All that can be seen at one moment."""
+        """Check everything that is visible at one moment."""
         self._judged()
         pods = self.site.pods()
         jobs = self.site.jobs()
@@ -161,7 +161,7 @@ class Rules:
         self._unrest()
 
     def _judged(self) -> None:
-        """What was wrong with a write, and who believes to lead."""
+        """Fail on violations by writes, and on two leaders of a kind."""
         if self._defects:
             self._fail(self._defects[0])
         if self.site.invariants.broken:
@@ -178,12 +178,12 @@ class Rules:
                 self._led[kind] = leaders[0]
 
     def _leaders(self, kind: Resource) -> list[Puppet]:
-        """The processes that are sure at this moment that they lead."""
+        """The processes that now consider themselves leaders."""
         return [one for one in self._puppets if not one.dead and one.leadership.remaining(kind) > 0]
 
     def _one_pod_each(self, pods: list[Object]) -> None:
         if self.late:
-            return  # a request that arrives after its time may bring a pod of an old attempt, which then goes
+            return  # a late request may create a pod of an old attempt, which is then deleted
         attempts: dict[str, set[str]] = defaultdict(set)
         for pod in filter(owner, alive(pods)):
             attempts[owner(pod)].add(label(pod, names.ATTEMPT).partition(".")[0])
@@ -199,7 +199,7 @@ class Rules:
     # Rest
 
     def _unrest(self) -> None:
-        """What cannot stay as it is does not, where nothing else happens."""
+        """Fail if a state that must not last does last while the cluster is undisturbed."""
         now = self.site.simulation.now
         if not self._well():
             self._since.clear()
@@ -215,25 +215,25 @@ class Rules:
                 self._fail(f"{one}, for {now - self._since[key]:.0f} s")
 
     def begin_anew(self) -> None:
-        """Judge what is not at rest from now on: another leader has begun, and may end before it is looked at."""
+        """Measure how long states last from now on, because another leader has started."""
         self._since.clear()
 
     def _leaderless(self) -> Iterator[Unrest]:
-        """Processes that could lead a kind that nobody leads."""
+        """Candidates for kinds that have no leader."""
         for kind in JOB_KINDS if self.site.has_namespace() else ():
             if not self._leaders(kind):
                 for one in self._puppets:
                     if kind in one.kinds and not (one.dead or one.leaving or one.process.stopped):
                         text = f"does not lead the {kind.kind}s, and nobody does"
-                        # Three requests, one after the other, come before a write; and what a host that was killed
-                        # has left in a namespace is waited for.
+                        # Three successive requests precede a write. Candidates also wait for the Lease that a killed
+                        # host has left in a namespace.
                         patience = _LEADERLESS + 15 * (one.network.latency + one.network.lag)
                         patience += LEASE_DURATION * bool(self.site.memory.list(LEASES, TEAM).items)
                         yield Unrest(one.process.name, f"{kind.kind}s have no leader", text, patience)
 
 
 def _line(write: Executed) -> str:
-    """A write of a controller, and what a status says with it."""
+    """A line about a write of a controller, with the contents of a status."""
     call, memory = write.call, {}
     if call.resource in _STATUSES and isinstance(write.body, dict):
         memory = memory_of(write.body)

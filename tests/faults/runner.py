@@ -1,4 +1,4 @@
-"""Runs fault schedules on virtual time, with the production controller, under all rules; shortens those that fail."""
+"""Runs fault schedules with the production controller in virtual time, checks all rules, and shortens failures."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from tests.faults.wire import Server
 from tf_dist.cluster.api import CONFIG_MAPS, LEASES, PODS, SERVICES, TFJOBS, VOLCANO_JOBS, Object, Resource
 from tf_dist.cluster.lease import LeaseRecord, leader_lease
 
-# The most that the end of a schedule may take, in true seconds.
+# The maximum duration of the end of a schedule, in true seconds.
 _LONGEST = 2400.0
-# Seconds within which it is found out that a kind is served again, as it is asked for ever more seldom.
+# Seconds within which controllers notice that a kind is served again. They check less and less often.
 _ASKED_AGAIN = 40.0
-# For how long it stays as it is, so that it can be seen whether it may.
+# Seconds without disturbances, in which the rules detect states that must not last.
 _QUIET = 95.0
-# Within which another leads: the last leader gave its Lease back, or was killed.
+# Seconds until the next leader, after the last leader released its Lease or was killed.
 _RELEASED, _KILLED = 2.5, 20.0
 
 
-# Seconds of a processor that a schedule may take when it is run again and again: most take less than one.
+# Maximum CPU time of a schedule in repeated runs, in seconds. Most schedules take less than a second.
 _SHORT_PATIENCE = 20.0
 
 
@@ -45,13 +45,13 @@ class ScheduleRunner:
         self.schedule = schedule
         self.counts: Counter[str] = Counter()
         self.ending = False
-        self.members: list[Member] = []  # what is brought back when it dies
+        self.members: list[Member] = []  # the processes that are started again after they die
         self._stepped = 0.0
         submits = (step.given["shape"] for step in schedule.steps if step.act == "submit")
         self._has_volcano_jobs = any(shape.dialect == "volcano" for shape in (*schedule.jobs, *submits))
 
     def run(self) -> Counter[str]:
-        """Run it to its end, and return how often what happened. Raises Broken, Stuck, or an exception of a thread."""
+        """Run the schedule, and return the counts of all events. Raises Broken, Stuck, or an exception of a thread."""
         schedule = self.schedule
         dice = Random(f"told {schedule.seed}")
         with defects_noted() as defects, simulated(dice, restless=schedule.restless) as self.simulation:
@@ -101,7 +101,7 @@ class ScheduleRunner:
         self._end()
 
     def _pass(self, seconds: float) -> None:
-        """Time goes on; all rules are looked at every second."""
+        """Let time pass, and check all rules every second."""
         end = self.simulation.now + seconds
         while (rest := end - self.simulation.now) > 1e-9:
             self.simulation.run(min(1.0, rest))
@@ -128,14 +128,14 @@ class ScheduleRunner:
         self.site.counts["processes"] += 1
 
     def _replace(self) -> None:
-        """A Deployment, or Airflow, brings back what died, after a while."""
+        """Start dead processes again after a while, as a Deployment or Airflow does."""
         for member in () if self.ending else dict.fromkeys(self.members):
             there = {puppet.scope for puppet in self._staying()}
             if member.scope not in there and self.simulation.dice.random() < 0.2:
                 self._appear(member)
 
     def _staying(self) -> list[Puppet]:
-        """Those that may lead. One that is alone has its successor only when it is gone."""
+        """The processes that may lead. A process with the scope ``ALONE`` gets a successor only after its end."""
         return [puppet for puppet in self._living() if not puppet.leaving or puppet.scope is Scope.ALONE]
 
     def _living(self) -> list[Puppet]:
@@ -165,7 +165,7 @@ class ScheduleRunner:
         self._puppet(which).network.nap = writes, kinds, seconds
 
     def install(self, kinds: tuple[Resource, ...], replicas: int) -> None:
-        """The cluster gets a controller, or some more replicas."""
+        """Install a controller of the cluster, or more replicas."""
         if self.schedule.company != "alone" and len(self._living()) < 5:
             for _ in range(replicas):
                 self.members.append(Member(Scope.CLUSTER, kinds))
@@ -173,7 +173,7 @@ class ScheduleRunner:
             self.counts["installed"] += 1
 
     def uninstall(self, killed: bool) -> None:
-        """The controller of the cluster goes, and with it its Leases."""
+        """Uninstall the controller of the cluster and its Leases."""
         if self.schedule.company == "alone":
             return
         self.members = [member for member in self.members if member.scope is not Scope.CLUSTER]
@@ -189,7 +189,7 @@ class ScheduleRunner:
             self.delete_lease(kind, namespaced=False)
 
     def upgrade(self) -> None:
-        """Each replica of the cluster's controller is replaced by another."""
+        """Replace each replica of the controller of the cluster."""
         for puppet in self._living():
             if puppet.scope is Scope.CLUSTER and not puppet.leaving:
                 self._appear(Member(Scope.CLUSTER, puppet.kinds))
@@ -212,7 +212,7 @@ class ScheduleRunner:
         self._puppet(which).process.skew += seconds
 
     def step_clock(self) -> None:
-        """The time service sets all clocks, those of processes that are still to come, too."""
+        """Step all clocks, including those of future processes, as a time service does."""
         self._stepped += 3600.0
         for puppet in self.puppets:
             puppet.process.skew += 3600.0
@@ -313,7 +313,7 @@ class ScheduleRunner:
         self._later(seconds, partial(network.withdraw, fault))
 
     def restore_etcd(self, back: int) -> None:
-        """The API server is away for so long that every Lease runs out, and comes back with an older state."""
+        """The API server is down until every Lease has expired, and comes back with an older state."""
         self.server.away = True
         for puppet in self.puppets:
             puppet.network.disconnect()
@@ -327,7 +327,7 @@ class ScheduleRunner:
         for puppet in self.puppets:
             puppet.network.calm()
 
-    # Hands
+    # Users and kubelets
 
     def submit(self, name: str, shape: Shape) -> None:
         self.site.submit(name, shape)
@@ -374,10 +374,10 @@ class ScheduleRunner:
 
     def _end(self) -> None:
         self._calm_down()
-        self._pass(_QUIET)  # what was suspended, or has no quota, is so in truth
+        self._pass(_QUIET)  # suspended jobs and jobs without quota must not run
         self._let_go()
         self._until(self._at_rest, "never comes to rest")
-        self._pass(_QUIET)  # what falls due later does
+        self._pass(_QUIET)  # wait for what is due later
         for job in self.site.jobs():
             self.site.delete_job(name(job))
         self._until(self._nothing_left, "something is left")
@@ -393,7 +393,7 @@ class ScheduleRunner:
             self.rules._fail(f"leases are left behind by {left}")
 
     def _hand_over(self, end: Callable[[Puppet], None], within: float) -> None:
-        """The leader of each kind goes; another leads soon, if there is one."""
+        """End the leaders of all kinds. Other candidates, if any, must lead soon."""
         leaders = [one for one in self._living() if one.leases and one.leadership.kinds() and not one.leaving]
         others = [one for one in self._living() if one not in leaders and one.scope is not Scope.RUN]
         kinds = {kind for leader in leaders for kind in leader.leadership.kinds()}
@@ -403,8 +403,8 @@ class ScheduleRunner:
         for leader in leaders:
             end(leader)
         self._until(lambda: all(one.dead for one in leaders), "processes do not end")
-        # A network with a lag; the other kinds are left for a while to whoever leads the first; a namespace that seems
-        # to be led, because its last host was killed.
+        # Add time for a slow network, for kinds that candidates first leave to the leader of the first kind, and for
+        # the Lease of a killed host in a namespace.
         within += 10 * (self.schedule.lag + self.schedule.latency) + 2.5
         if any(lease["metadata"]["namespace"] == TEAM for lease in self.site.memory.list(LEASES).items):
             within += 15.0
@@ -455,7 +455,7 @@ class ScheduleRunner:
         return all(self._job_at_rest(job) for job in self.site.jobs())
 
     def _clear_away(self) -> None:
-        """A user ends what runs on after a job has ended, since no other client does."""
+        """End the pods of finished jobs as a user does, because no other client does."""
         for job in self.site.jobs():
             if memory_of(job).get("phase") in ("Completed", "Failed", "Terminated"):
                 for pod in self.site.pods():
@@ -470,8 +470,8 @@ class ScheduleRunner:
                 shape = self.site.shapes[uid(job)]
                 return not living or (shape.dialect == "v1" and shape.clean == "None")
             case _ if self.site.invariants.job(job) is None:
-                # Scaled beyond its own bounds before any controller had read it, or while none ran: it waits to be
-                # mended, and says so. What it has of pods stays as it is.
+                # The job was scaled beyond its own limits before a controller read it, or while no controller ran. It
+                # waits for a correction, and reports this. Its pods do not change.
                 return bool(memory.get("refusedSpec")) and (bool(memory.get("acceptedSpec")) or not living)
             case "Pending":
                 return memory.get("reason", "").startswith("NeverFits") and not living and self._never_fits(job)
@@ -499,7 +499,7 @@ class ScheduleRunner:
 
 @contextmanager
 def defects_noted() -> Iterator[list[str]]:
-    """What is logged with a traceback meanwhile: a thread that bears any error must not hide one of ours."""
+    """Collect the tracebacks that are logged, because a thread that catches all errors must not hide a defect."""
     found: list[str] = []
 
     class Notes(logging.Handler):
@@ -519,9 +519,9 @@ def defects_noted() -> Iterator[list[str]]:
 
 @contextmanager
 def limited(seconds: float) -> Iterator[None]:
-    """AssertionError in the main thread when what is done takes longer than so many seconds of a processor.
+    """Raise AssertionError in the main thread if the block takes longer than this CPU time in seconds.
 
-    A schedule that goes round in circles, and in which time passes all the same, ends in no other way.
+    Nothing else ends a schedule with an endless loop in which virtual time passes.
     """
 
     def too_long(*_: object) -> None:
@@ -537,7 +537,7 @@ def limited(seconds: float) -> Iterator[None]:
 
 
 def fails(schedule: Schedule) -> BaseException | None:
-    """How a schedule fails; None: it does not."""
+    """The error of a schedule, or None."""
     try:
         with limited(_SHORT_PATIENCE):
             ScheduleRunner(schedule).run()
@@ -547,7 +547,7 @@ def fails(schedule: Schedule) -> BaseException | None:
 
 
 def shortened(schedule: Schedule, *, most: int = 200) -> Schedule:
-    """A schedule with fewer steps and jobs that fails, too."""
+    """A schedule with fewer steps and jobs that also fails."""
     budget = most
     size = max(1, len(schedule.steps) // 2)
     while size and budget > 0:

@@ -1,8 +1,8 @@
-"""Threads on virtual time: one runs at a time, the schedule's dice say which, and time goes on when all of them wait.
+"""Threads in virtual time: one thread runs at a time, chosen at random, and time advances when all threads wait.
 
-The code of a controller runs as it is, in greenlets, on the ``ThreadRuntime`` of a simulated process. Nothing here
-depends on the machine's clock or its load, so a schedule with the same dice is the same schedule. What no test would
-survive is found: two threads that wait for each other's locks, a loop that goes round without time passing.
+The code of a controller runs unchanged, in greenlets, on the ``ThreadRuntime`` of a simulated process. Nothing here
+depends on the clock or the load of the machine, so a schedule with the same random choices runs in the same way.
+Deadlocks, and endless loops in which no time passes, are detected.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from greenlet import getcurrent, greenlet
 from tests.controller.harness import START
 from tf_dist.cluster.concurrency import ThreadRuntime
 
-# A wait ends a little later than it should, as waits do: it must not seem to end earlier by an error of rounding.
+# A wait ends slightly later than it should, so that rounding errors cannot end it earlier.
 _TICK = 1e-6
-# So many switches at one moment are not progress any more.
+# More switches at one moment mean that there is no progress.
 _MOST_SWITCHES = 20_000
 
 
 class Dead(BaseException):
-    """Unwinds a thread of a process that is no more."""
+    """Unwinds a thread of a dead process."""
 
 
 class Stuck(AssertionError):
-    """Threads that will never go on."""
+    """Threads that can never continue."""
 
 
 class Process:
-    """Threads that live, stop and die together, and their clocks.
+    """Threads that run, stop and die together, and their clocks.
 
-    ``skew``: how far the wall clock is off, in seconds; ``rate``: how fast the monotonic clock runs.
+    ``skew`` is the error of the wall clock in seconds. ``rate`` is the speed of the monotonic clock.
     """
 
     def __init__(self, simulation: Simulation, name: str, *, skew: float = 0.0, rate: float = 1.0) -> None:
@@ -53,45 +53,45 @@ class Process:
         simulation.processes.append(self)
 
     def wall(self) -> float:
-        """Epoch seconds, as its machine has them."""
+        """Seconds since the epoch by the clock of the machine."""
         return START + self.simulation.now + self.skew
 
     def monotonic(self) -> float:
-        """Seconds since some moment, as its machine counts them."""
+        """Seconds by the monotonic clock of the machine."""
         return self._offset + self.simulation.now * self._rate
 
     def until(self, seconds: float) -> float:
-        """When so many of its seconds are over, in true time."""
+        """The true time after this number of seconds of the process."""
         return self.simulation.now + max(0.0, seconds) / self._rate + _TICK
 
     def spawn(self, run: Callable[[], object], name: str) -> Task:
-        """A thread that begins as soon as it is its turn."""
+        """Start a thread. It runs when it is chosen."""
         task = Task(self, run, name)
         self.tasks.add(task)
         self.simulation.ready(task)
         return task
 
     def kill(self) -> None:
-        """As SIGKILL: no thread takes another step, nothing is given back."""
+        """Like SIGKILL: no thread continues, and nothing is released."""
         self.dead = True
 
     def stop(self) -> None:
-        """As SIGSTOP."""
+        """Like SIGSTOP."""
         self.stopped = True
 
     def go_on(self) -> None:
-        """As SIGCONT: what was due meanwhile is due now."""
+        """Like SIGCONT: everything that became due in the meantime is due now."""
         self.stopped = False
         held, self._held = self._held, []
         for task in held:
             self.simulation.ready(task)
 
     def hold(self, task: Task) -> None:
-        """It is its turn once the process goes on."""
+        """Keep the task until the process continues."""
         self._held.append(task)
 
     def bury(self) -> None:
-        """Let go of the threads of a dead process."""
+        """Unwind the threads of a dead process."""
         self.unwinding = True
         for task in sorted(self.tasks, key=lambda task: task.number):
             task.unwind()
@@ -99,7 +99,7 @@ class Process:
 
 
 class Task:
-    """One thread."""
+    """A thread."""
 
     _numbers = count()
 
@@ -145,9 +145,9 @@ class Task:
 
 
 class Simulation:
-    """All processes. ``now`` is true time in seconds; ``restless``: how likely a thread is interrupted where it may be.
+    """All processes. ``now`` is the true time in seconds. ``restless`` is the probability that a thread is interrupted.
 
-    ``idle`` is called whenever no thread can go on, before time does.
+    ``idle`` is called whenever no thread can continue, before time advances.
     """
 
     def __init__(self, dice: Random, *, restless: float = 0.1) -> None:
@@ -167,11 +167,11 @@ class Simulation:
     # Time
 
     def at(self, when: float, act: Callable[[], object]) -> None:
-        """Call ``act`` at that moment of true time."""
+        """Call ``act`` at this true time."""
         heapq.heappush(self._timers, (max(when, self.now), next(self._serial), act))
 
     def every(self, seconds: float, act: Callable[[], object]) -> None:
-        """Call ``act`` again and again."""
+        """Call ``act`` again and again, after this number of seconds."""
 
         def again() -> None:
             act()
@@ -180,7 +180,7 @@ class Simulation:
         self.at(self.now + seconds, again)
 
     def run(self, seconds: float) -> None:
-        """Let everything happen that does within so many seconds."""
+        """Run everything that happens within this number of seconds."""
         end = self.now + seconds
         while True:
             self._run_ready()
@@ -223,17 +223,17 @@ class Simulation:
     # Threads
 
     def ready(self, task: Task) -> None:
-        """It may go on."""
+        """The task may continue."""
         self._ready.append(task)
 
     def wake(self, task: Task) -> None:
-        """End its wait."""
+        """End the wait of a task."""
         if task.parked:
             task.parked, task.woken = False, True
             self._ready.append(task)
 
     def park(self, until: float | None = None) -> bool:
-        """Have the current thread wait until it is woken (then True), or until that moment of true time."""
+        """Let the current thread wait until it is woken, or until this true time. Returns whether it was woken."""
         task = self._me()
         task.ticket += 1
         task.parked, task.woken = True, False
@@ -248,7 +248,7 @@ class Simulation:
             self._ready.append(task)
 
     def breathe(self) -> None:
-        """Here the current thread may be interrupted."""
+        """A point at which the current thread may be interrupted."""
         task = self.current
         if task is not None and not task.process.unwinding and self.dice.random() < self._restless:
             self._ready.append(task)
@@ -269,7 +269,7 @@ class Simulation:
             raise Dead
 
     def close(self) -> None:
-        """Let go of every thread."""
+        """Unwind all threads."""
         for process in self.processes:
             process.dead = True
             process.bury()
@@ -277,13 +277,13 @@ class Simulation:
         self._timers.clear()
 
     def stacks(self) -> str:
-        """Where every thread is."""
+        """The stacks of all threads."""
         tasks = [task for process in self.processes if not process.dead for task in process.tasks]
         return "\n".join(task.stack() for task in sorted(tasks, key=lambda task: task.number))
 
 
 class Lock:
-    """A reentrant lock. Threads that wait for each other are found at once."""
+    """A reentrant lock that detects deadlocks immediately."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
@@ -322,20 +322,20 @@ class Lock:
                 self.pass_on()
 
     def pass_on(self) -> int:
-        """Let go of it, however often it is held; how often."""
+        """Release the lock completely, and return how often it was held."""
         depth, self._depth, self.owner = self._depth, 0, None
         if self._waiting:
             self._simulation.wake(self._waiting.popleft())
         return depth
 
     def take(self, depth: int) -> None:
-        """Have it again as often."""
+        """Acquire the lock again as often as before."""
         self.__enter__()
         self._depth = depth
 
 
 class Waiters:
-    """Threads that wait for one thing."""
+    """Threads that wait for the same thing."""
 
     def __init__(self, process: Process) -> None:
         self.process = process
@@ -364,7 +364,7 @@ class Waiters:
 
 
 class Event:
-    """As ``threading.Event``."""
+    """Like ``threading.Event``."""
 
     def __init__(self, process: Process) -> None:
         self._waiters = Waiters(process)
@@ -391,7 +391,7 @@ class Event:
 
 
 class Condition:
-    """As ``threading.Condition``."""
+    """Like ``threading.Condition``."""
 
     def __init__(self, process: Process) -> None:
         self._waiters = Waiters(process)
@@ -428,7 +428,7 @@ class Condition:
 
 
 class Thread:
-    """As ``threading.Thread``."""
+    """Like ``threading.Thread``."""
 
     def __init__(self, process: Process, run: Callable[[], object], name: str) -> None:
         self._process = process
@@ -451,7 +451,7 @@ class Thread:
 
 
 class Pool:
-    """As ``ThreadPoolExecutor``; a task that raises ends the schedule."""
+    """Like ``ThreadPoolExecutor``. An error of a task ends the schedule."""
 
     def __init__(self, process: Process, workers: int, name: str) -> None:
         self._process = process
@@ -486,7 +486,7 @@ class Pool:
 
 
 class SimulatedRuntime(ThreadRuntime):
-    """The runtime of one process."""
+    """The runtime of a process."""
 
     def __init__(self, process: Process) -> None:
         self._process = process

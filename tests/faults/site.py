@@ -1,4 +1,4 @@
-"""The cluster that controllers work on: its store, kubelets, scheduler and users, and what truly happened."""
+"""The cluster of the controllers: its store, kubelets, scheduler and users, and a record of what happened."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ from tf_dist.errors import AlreadyExists, ClusterError, NotFound
 
 OVER = ("Succeeded", "Failed")
 PRIORITIES = {"low": -10, "high": 100}
-# How often a replica of a job fails by itself: a program that always failed would never end.
+# The maximum number of failed pods of a job. A program that always failed would never end.
 _MOST_FAILURES = 3
 
 
 class Backup(NamedTuple):
-    """A backup of etcd, and what was true when it was made."""
+    """A backup of etcd, and the truth at its time."""
 
     version: int
     objects: dict[str, dict[str, dict[str, Object]]]
@@ -54,10 +54,10 @@ class Backup(NamedTuple):
 
 
 class Site:
-    """One cluster with nodes of so many CPUs each. Its kubelets start and stop pods, whose programs end by themselves.
+    """A cluster with a node for each number of CPUs. Kubelets start and stop pods, whose programs end by themselves.
 
-    ``slow``: how many seconds a kubelet takes at most to start or to stop a pod; ``failing``: how likely a program
-    fails; ``longest``: for how many seconds it runs at most.
+    ``slow`` is the maximum number of seconds that a kubelet takes to start or stop a pod. ``failing`` is the
+    probability that a program fails. ``longest`` is the maximum number of seconds for which it runs.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Site:
             self.memory.create(PRIORITY_CLASSES, None, {"metadata": {"name": called}, "value": value})
         simulation.every(1.0, self.tick)
 
-    # What is there
+    # Stored objects
 
     def now(self) -> float:
         """True seconds since the epoch."""
@@ -116,7 +116,7 @@ class Site:
         return None
 
     def note(self, text: str) -> None:
-        """Something happened: told when a rule is broken."""
+        """Log an event. The log is shown when a rule is violated."""
         self.log.append(f"{self.simulation.now:8.2f} {text}")
 
     def pod(self, which: int) -> Object | None:
@@ -124,7 +124,7 @@ class Site:
         return pods[which % len(pods)] if pods else None
 
     def again(self, pod: Object) -> Object:
-        """The pod as it is now."""
+        """The current version of the pod."""
         return self.memory.get(PODS, TEAM, name(pod))
 
     # Nodes
@@ -133,7 +133,7 @@ class Site:
         return sorted(self.cpus)
 
     def restore_node(self, node: str) -> None:
-        """The node is there, ready and schedulable, after any faults."""
+        """Make the node exist, ready and schedulable, after any fault."""
         with suppress(AlreadyExists):
             self.memory.create(NODES, None, {"metadata": {"name": node}})
         self.memory.patch(NODES, None, node, {"spec": {"unschedulable": None, "taints": None}})
@@ -141,13 +141,13 @@ class Site:
         self._set_node(node, {"allocatable": allocatable, "conditions": [{"type": "Ready", "status": "True"}]})
 
     def close_node(self, node: str) -> None:
-        """It takes no more pods; those that it has stay."""
+        """Cordon the node. Its pods stay."""
         with suppress(NotFound):
             self.memory.patch(NODES, None, node, {"spec": {"unschedulable": True}})
             self.note(f"{node} is closed")
 
     def drain(self, node: str) -> None:
-        """As ``kubectl drain`` does: the node takes no more pods, and those it has are evicted."""
+        """Cordon the node and evict its pods, as ``kubectl drain`` does."""
         self.note(f"{node} is drained")
         self.close_node(node)
         for pod in self.pods():
@@ -155,7 +155,7 @@ class Site:
                 self._disrupt(pod, "EvictionByEvictionAPI")
 
     def lose_node(self, node: str, *, taint: bool = True) -> None:
-        """Its kubelet is silent, and (``taint``) its pods are deleted: they stay, because no kubelet stops them."""
+        """Silence the kubelet. With ``taint``, delete the pods, which remain because no kubelet stops them."""
         with suppress(NotFound):
             self._set_node(node, {"conditions": [{"type": "Ready", "status": "Unknown"}]})
             self.note(f"{node} is lost")
@@ -164,7 +164,7 @@ class Site:
                 self._disrupt(pod, "DeletionByTaintManager")
 
     def remove_node(self, node: str, *, for_good: bool) -> None:
-        """The Node is deleted, and the pod garbage collector takes the pods that were on it."""
+        """Delete the Node. The pod garbage collector deletes its pods."""
         if for_good:
             del self.cpus[node]
         with suppress(NotFound):
@@ -192,7 +192,7 @@ class Site:
         return any(one["type"] == "Ready" and one["status"] != "True" for one in conditions)
 
     def _silent(self, pod: Object) -> bool:
-        """Whether no kubelet works for it."""
+        """Whether the kubelet of the pod is silent."""
         with suppress(NotFound):
             return self._unready(self.memory.get(NODES, None, node_of(pod)))
         return False
@@ -200,7 +200,7 @@ class Site:
     # The kubelet and the scheduler
 
     def tick(self) -> None:
-        """What kubelets and the cluster's scheduler do once a second."""
+        """Run the kubelets and the cluster's scheduler, once a second."""
         self._scheduler.step()
         for pod in self.memory.list(PODS, TEAM).items:
             if node_of(pod) and self._silent(pod):
@@ -222,7 +222,7 @@ class Site:
             act(pod)
 
     def _dice(self, pod: Object, what: str) -> Random:
-        """What becomes of a pod does not depend on what becomes of others."""
+        """The random choices for a pod, which do not depend on other pods."""
         return Random(f"{self._seed} {what} {name(pod)} {label(pod, names.ATTEMPT)}")
 
     def _starting(self, pod: Object) -> float:
@@ -237,7 +237,7 @@ class Site:
         return self._dice(pod, "runs").uniform(1.0, self._longest)
 
     def _stop(self, pod: Object) -> None:
-        """Its time to end is over. Every second program exits with 0, which is seen for a moment."""
+        """Stop the pod after its grace period. Half of the programs exit with 0, which is visible for a moment."""
         if phase(pod) == "Running" and self._dice(pod, "stops politely").random() < 0.5:
             self.end(pod, 0)
         else:
@@ -249,7 +249,7 @@ class Site:
         self.end(pod, dice.choice((1, 137, 137, 139)) if fails else 0)
 
     def run(self, pod: Object) -> None:
-        """Start a pod that waits, if it has a node or there is one for it."""
+        """Start a pending pod, if it has a node or the scheduler finds a node."""
         if not node_of(pod):
             self._scheduler.step()
             pod = self.again(pod)
@@ -257,7 +257,7 @@ class Site:
             self._set_status(pod, running())
 
     def end(self, pod: Object, code: int) -> None:
-        """Its container exits."""
+        """End the container of a pod."""
         if phase(pod) != "Running" or self._silent(pod):
             return
         self.note(f"{name(pod)} {label(pod, names.ATTEMPT)} ends with {code}{' deleting' if deleting(pod) else ''}")
@@ -266,12 +266,12 @@ class Site:
         self._set_status(pod, {**status, "containerStatuses": [{"name": "tensorflow", "state": state}]})
 
     def evict(self, pod: Object) -> None:
-        """The pod is gone from one moment to the next."""
+        """Remove a pod immediately."""
         self._taken(pod)
         self._remove(pod)
 
     def delete_pod(self, pod: Object) -> None:
-        """A user deletes it, with its grace period."""
+        """Delete a pod with its grace period, as a user does."""
         self._taken(pod)
         with suppress(ClusterError):
             self.memory.delete(PODS, TEAM, name(pod))
@@ -289,7 +289,7 @@ class Site:
     # Users
 
     def submit(self, called: str, shape: Shape) -> None:
-        """Submit a job, unless one of that name is there or there is no place for it."""
+        """Submit a job, unless a job of that name exists or the server refuses it."""
         if self.job(called) is not None:
             return
         with suppress(ClusterError):
@@ -307,14 +307,14 @@ class Site:
                 self.note(f"{called} becomes {patch}")
 
     def suspend(self, called: str, wish: bool) -> None:
-        """Stop a job, or let it go on."""
+        """Suspend or resume a job."""
         self.patch_job(called, {"metadata": {"annotations": {names.SUSPEND: "true" if wish else None}}})
 
     def suspended(self, job: Object) -> bool:
         return bool((job["metadata"].get("annotations") or {}).get(names.SUSPEND))
 
     def scale(self, called: str, workers: int) -> None:
-        """Only an elastic job of v1 may be scaled."""
+        """Scale a job, if it is an elastic v1 job."""
         found = self.job(called)
         if found is not None and found[1]["spec"].get("enableDynamicWorker"):
             self.patch_job(called, {"spec": {"tfReplicaSpecs": {"Worker": {"replicas": workers}}}})
@@ -327,7 +327,7 @@ class Site:
                 self.note(f"{called} is deleted")
 
     def spoil(self, called: str, how: Object) -> None:
-        """Edit it into something that cannot be read, unless it is so already."""
+        """Make the document of a job invalid, unless it is already."""
         found = self.job(called)
         if called in self.spoiled or found is None or found[1]["apiVersion"] != TFJOBS.api_version:
             return
@@ -336,7 +336,7 @@ class Site:
         self.note(f"{called} is spoiled: {how}")
 
     def mend(self, called: str) -> None:
-        """Take that edit back."""
+        """Revert the edit that made the document invalid."""
         how = self.spoiled.pop(called, None)
         if how is not None:
             with suppress(NotFound):
@@ -344,7 +344,7 @@ class Site:
                 self.note(f"{called} is mended")
 
     def limit(self, **hard: int) -> None:
-        """The namespace's ResourceQuota; nothing: there is none."""
+        """Set the ResourceQuota of the namespace. Without arguments, delete it."""
         with suppress(ClusterError):
             self.memory.delete(RESOURCE_QUOTAS, TEAM, "team")
         if hard:
@@ -357,7 +357,7 @@ class Site:
         self.note(f"a quota of {hard or 'nothing'}")
 
     def set_queue(self, called: str, cpu: int, **fields: Any) -> None:
-        """Make a queue, or change its quota."""
+        """Create a queue, or change its quota."""
         document = queue(called, cpu, **fields)
         try:
             self.memory.create(QUEUES, None, document)
@@ -371,12 +371,12 @@ class Site:
             self.note("the namespace is deleted")
 
     def make_namespace(self) -> None:
-        """Make it again, if it is gone."""
+        """Create the namespace, if it does not exist."""
         with suppress(ClusterError):
             self.memory.create(NAMESPACES, None, {"metadata": {"name": TEAM}})
 
     def delete_lease(self, ref: LeaseRef) -> None:
-        """Whoever holds it stays sure of it for a while."""
+        """Delete a Lease. Its holder still considers itself the leader for a while."""
         with suppress(NotFound):
             self.memory.delete(LEASES, *ref)
             self.note(f"Lease {ref} is deleted")
@@ -390,7 +390,7 @@ class Site:
     # Backups
 
     def backup(self) -> Backup:
-        """What etcd holds, and what is true now. (Nothing that is stored is ever changed in place.)"""
+        """A backup of etcd and of the truth. Stored objects are never changed in place."""
         store = self.memory._store
         objects = {
             kind: {space: dict(found) for space, found in spaces.items()} for kind, spaces in store._objects.items()
@@ -400,7 +400,7 @@ class Site:
         return Backup(store.version, objects, dict(store._by_uid), dependents, truth)
 
     def restore(self, backup: Backup) -> None:
-        """etcd is as it was, its versions too; every watch ends."""
+        """Restore etcd, including its versions. All watches end."""
         store = self.memory._store
         for kind in tuple(store._feeds):
             store.hang_up(kind)
@@ -425,7 +425,7 @@ class Site:
 
 
 def without_values(patch: Object) -> Object:
-    """The merge patch that takes back what another one has added."""
+    """The merge patch that reverts the additions of another patch."""
     return {key: without_values(value) if isinstance(value, dict) else None for key, value in patch.items()}
 
 
@@ -459,6 +459,6 @@ def label(pod: Object, key: str) -> str:
 
 
 def memory_of(job: Object) -> Object:
-    """What a job remembers."""
+    """The memory of a job."""
     memory: Object = (job.get("status") or {}).get(FIELD) or {}
     return memory

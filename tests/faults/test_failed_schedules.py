@@ -1,4 +1,4 @@
-"""Schedules that found a defect, as short as they could be made, each as it failed."""
+"""Schedules that once found a defect, in shortened form."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ OVERTAKEN = Schedule(
     slow=8.0,
     failing=0.0,
 )
-"""etcd is restored and has written more by the time the watches come back than they had seen: none of them notices."""
+"""When the watches reconnect after a restore, etcd has newer versions than the watches had seen, so none notices."""
 
 
 @pytest.mark.parametrize("schedule", [pytest.param(OVERTAKEN, id="overtaken")])
-def test_a_schedule_that_once_failed(schedule: Schedule) -> None:
+def test_formerly_failed_schedule_completes(schedule: Schedule) -> None:
     counts = ScheduleRunner(schedule).run()
     assert counts["Completed"] == counts["jobs"] == 1

@@ -1,4 +1,4 @@
-"""What a job costs an API server: every write of its life, one by one, and nothing when nothing happens."""
+"""The requests of a job to an API server: all writes of its life, and no requests while it is idle."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ SECONDS = 60
 
 
 class Recorded(World):
-    """A world whose controller follows the cluster over HTTP; what it asks is written down."""
+    """A world whose controller follows the cluster over HTTP, where its requests are recorded."""
 
     def __init__(self, client: RestCluster, world: World, app: RecordingApp) -> None:
         self.clock, self.memory, self.cluster, self.app = world.clock, world.memory, client, app
         self.controller = Controller(client, clock=self.clock, monotonic=self.clock)
         self.controller.informers.start()
-        self.controller.step()  # the first term begins with a list of everything
-        # Who has listed is synced; but only when everything is watched, too, does nothing more come of the start.
+        self.controller.step()  # the first term starts with a list of everything
+        # A controller is synced after its lists, but its start is over only when everything is also watched.
         until(lambda: self.controller.synced() and app.asked("watch") == app.asked("list"), SECONDS)
         self.started = len(app.calls)
 
     def settle(self, most: int = 50) -> int:
-        """Passes until the controller has seen everything and has nothing left to do."""
+        """Run passes until the controller has seen everything and has nothing left to do."""
         for count in range(most):
             until(self._caught_up, SECONDS, every=0.002)
             if self.controller.step() == 0 and self._caught_up():
@@ -56,7 +56,7 @@ class Recorded(World):
         return all(_versions(self.memory.list(kind).items) == _versions(known) for kind, known in seen.items())
 
     def later(self, seconds: float = 60.0) -> None:
-        """Time goes by, with a pass for all that was due."""
+        """Let time pass, and run passes for everything that is due."""
         self.clock.now += seconds
         self.settle()
 
@@ -88,7 +88,7 @@ def world() -> Iterator[Recorded]:
 
 
 def one_service(document: Object) -> Object:
-    """The job with one headless service, instead of one a replica."""
+    """The job with one headless Service, instead of a Service for each replica."""
     document["metadata"]["annotations"] = {SERVICES_ANNOTATION: str(ServiceStyle.PER_JOB)}
     return document
 
@@ -102,7 +102,7 @@ def begin(world: Recorded, **fields: Any) -> dict[str, list[str]]:
     return {**chapters, "all pods run": world.app.take()}
 
 
-def test_success(world: Recorded) -> None:
+def test_writes_of_successful_job_match_golden_file(world: Recorded) -> None:
     chapters = begin(world)
     for name in ("mnist-worker-1", "mnist-worker-2", "mnist-worker-0"):
         world.end_pod(name, 0)
@@ -114,7 +114,7 @@ def test_success(world: Recorded) -> None:
     recorder.compare("success", chapters)
 
 
-def test_failure_and_restart(world: Recorded) -> None:
+def test_writes_of_failed_job_match_golden_file(world: Recorded) -> None:
     chapters = begin(world, backoffLimit=1)
     world.end_pod("mnist-worker-1", 137)
     world.settle()
@@ -141,7 +141,7 @@ def scale(world: Recorded, count: int) -> None:
     world.later()
 
 
-def test_scaling(world: Recorded) -> None:
+def test_writes_of_scaled_job_match_golden_file(world: Recorded) -> None:
     document = one_service(tfjob(workers=3))
     document["spec"]["enableDynamicWorker"] = True
     world.submit(document)
@@ -157,7 +157,7 @@ def test_scaling(world: Recorded) -> None:
     recorder.compare("scaling", chapters)
 
 
-def test_suspension(world: Recorded) -> None:
+def test_writes_of_suspended_job_match_golden_file(world: Recorded) -> None:
     chapters = begin(world)
     world.memory.patch(TFJOBS, "default", "mnist", {"spec": {"runPolicy": {"suspend": True}}})
     world.settle()
@@ -173,7 +173,7 @@ def test_suspension(world: Recorded) -> None:
     recorder.compare("suspension", chapters)
 
 
-def test_deletion(world: Recorded) -> None:
+def test_deleted_job_causes_no_writes(world: Recorded) -> None:
     begin(world)
     world.app.take()
     world.memory.delete(TFJOBS, "default", "mnist")
@@ -185,7 +185,7 @@ def test_deletion(world: Recorded) -> None:
     assert world.memory.list(SERVICES).items == []
 
 
-def test_after_the_start_nothing_is_read(world: Recorded) -> None:
+def test_controller_reads_nothing_after_start(world: Recorded) -> None:
     begin(world)
     world.end_pod("mnist-worker-1", 137)
     world.settle()
@@ -205,7 +205,7 @@ def test_after_the_start_nothing_is_read(world: Recorded) -> None:
     assert reads == []
 
 
-def test_a_controller_lists_everything_once_at_its_start() -> None:
+def test_controller_lists_each_kind_once_at_start() -> None:
     world = World()
     with (
         recorder.recording(world.memory) as (server, app),
@@ -216,25 +216,25 @@ def test_a_controller_lists_everything_once_at_its_start() -> None:
         until(lambda: controller.synced() and app.asked("watch") >= {"pods", "tfjobs", "services"}, SECONDS)
         controller.stop()
     listed = Counter(call.resource for call in app.calls if call.verb == "list")
-    # Nodes and pods once more, before it is known whether they may be seen.
+    # Nodes and pods are listed once more, to check the permission to list them.
     assert (listed["tfjobs"], listed["services"], listed["nodes"], listed["pods"]) == (1, 1, 2, 2)
 
 
-def test_an_idle_job_costs_nothing(world: Recorded) -> None:
+def test_idle_job_causes_no_requests(world: Recorded) -> None:
     begin(world)
     world.later()
     world.app.calls.clear()
     for _ in range(100):
-        world.clock.now += 300  # the time between two looks at everything
+        world.clock.now += 300  # the time between two routine checks
         assert world.controller.step() == 0
     assert world.app.calls == []
 
 
-def test_a_job_of_eight_pods_costs_its_pods_and_seven_more_and_an_event_for_each_kind_of_object() -> None:
+def test_number_of_writes_and_events_of_job_with_eight_pods_is_limited() -> None:
     with recorded(cpu="16") as world:
         world.cluster.create(TFJOBS, "default", one_service(tfjob(workers=7, cleanPodPolicy="None")))
         world.settle()
-        # The kubelets start and end them one after the other, and the controller looks each time.
+        # The kubelets start and end the pods one by one, with passes of the controller in between.
         for name in sorted(world.pods()):
             world.clock.now += 0.1
             world.run_pods(name)

@@ -1,4 +1,4 @@
-"""Each invariant is broken by a write that breaks it, and by no pass of a controller: a rule must be able to fail."""
+"""Each invariant reports a write that violates it, and does not report the writes of correct controllers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CLUSTER, NAMESPACE = leader_lease(TFJOBS, None), leader_lease(TFJOBS, "default")
 
 
 class Judged(World):
-    """A world whose every write is judged: those under ``by`` are a controller's."""
+    """A world in which invariants check every write. Writes in ``by`` have the given author."""
 
     def __init__(self, cpu: str = "8") -> None:
         self.clock = Clock()
@@ -57,7 +57,7 @@ class Judged(World):
             self._by = HANDS
 
     def begun(self, **fields: Any) -> Object:
-        """A job that runs."""
+        """Run a job, and return its document."""
         self.submit(tfjob("a", **fields))
         self.settle()
         self.run_pods()
@@ -65,7 +65,7 @@ class Judged(World):
         return self.job("a")
 
     def remember(self, author: Author = ME, called: str = "a", **memory: Any) -> None:
-        """A controller writes this into a job's memory."""
+        """Write fields into the memory of a job as a controller."""
         stored = self.job(called)
         status = {**(stored.get("status") or {})}
         status["tfDist"] = {**status.get("tfDist", {}), **memory}
@@ -92,7 +92,7 @@ def copied(pod: Object, **labels: str) -> Object:
     return {"metadata": named, "spec": {"containers": pod["spec"]["containers"]}}
 
 
-def test_a_job_from_its_beginning_to_its_end_breaks_nothing(world: Judged) -> None:
+def test_complete_life_of_job_violates_no_invariant(world: Judged) -> None:
     world.begun(backoffLimit=3)
     assert world.unrest == ""
     world.end_pod("a-worker-1", 137)
@@ -108,14 +108,14 @@ def test_a_job_from_its_beginning_to_its_end_breaks_nothing(world: Judged) -> No
     assert (world.broken, world.unrest) == ("", "")
 
 
-def test_an_old_and_a_new_attempt(world: Judged) -> None:
+def test_overlapping_attempts_are_reported(world: Judged) -> None:
     world.begun()
     pod = copied(world.pods()["a-ps-0"], **{names.ATTEMPT: "2.0.0"})
     world.by(ME, lambda: world.memory.create(PODS, "default", pod))
     assert "comes while" in world.broken
 
 
-def test_a_controller_writes_what_is_nobodys(world: Judged) -> None:
+def test_write_to_object_without_job_is_reported(world: Judged) -> None:
     service = {"metadata": {"name": "mine", "labels": {names.JOB_UID: "x"}}, "spec": {"ports": [{"port": 80}]}}
     world.memory.create(SERVICES, "default", service)
     world.by(ME, lambda: world.memory.delete(SERVICES, "default", "mine"))
@@ -137,7 +137,7 @@ def lead(world: Judged, ref: LeaseRef, holder: str = "me") -> None:
         (leader_lease(VOLCANO_JOBS, "default"), "me", 1.0, True),
     ],
 )
-def test_a_process_writes_that_does_not_lead(
+def test_only_writes_without_leadership_are_reported(
     world: Judged, ref: LeaseRef, holder: str, silent: float, told: bool
 ) -> None:
     world.begun()
@@ -152,7 +152,7 @@ def test_a_process_writes_that_does_not_lead(
 
 
 @pytest.mark.parametrize(("since", "told"), [(14.0, False), (16.0, True)])
-def test_a_person_has_deleted_the_lease_of_who_writes(world: Judged, since: float, told: bool) -> None:
+def test_writes_after_deletion_of_lease_are_excused_for_its_duration(world: Judged, since: float, told: bool) -> None:
     world.begun()
     lead(world, NAMESPACE)
     world.memory.delete(LEASES, *NAMESPACE)
@@ -161,7 +161,7 @@ def test_a_person_has_deleted_the_lease_of_who_writes(world: Judged, since: floa
     assert ("me wrote, and [] lead" in world.broken) is told
 
 
-def test_a_lease_is_as_old_as_it_is_whatever_a_restored_store_says(world: Judged) -> None:
+def test_restore_does_not_change_age_of_lease(world: Judged) -> None:
     world.begun()
     lead(world, CLUSTER)
     invariants = world.invariants
@@ -172,7 +172,7 @@ def test_a_lease_is_as_old_as_it_is_whatever_a_restored_store_says(world: Judged
     assert "me wrote" in world.broken
 
 
-def test_a_pod_that_a_restored_store_has_forgotten_was_taken(world: Judged) -> None:
+def test_pod_lost_in_restore_counts_as_taken(world: Judged) -> None:
     world.begun(backoffLimit=0)
     invariants = world.invariants
     objects = {key: obj for key, obj in invariants.objects.items() if key.name != "a-worker-1"}
@@ -183,13 +183,13 @@ def test_a_pod_that_a_restored_store_has_forgotten_was_taken(world: Judged) -> N
     assert "2 disruptions for 0" in world.broken
 
 
-def test_budgets(world: Judged) -> None:
+def test_restarts_without_failed_pods_are_reported(world: Judged) -> None:
     world.begun(backoffLimit=0)
     world.remember(restarts={"PodFailed": 1})
     assert "1 restarts for 0 pods" in world.broken
 
 
-def test_disruptions_that_never_were(world: Judged) -> None:
+def test_disruptions_without_taken_pods_are_reported(world: Judged) -> None:
     world.begun()
     world.remember(disruptions={"Deleted": 1})
     assert "1 disruptions for 0" in world.broken
@@ -206,13 +206,13 @@ def test_disruptions_that_never_were(world: Judged) -> None:
         ("Failed", "BadWeather", "nothing explains"),
     ],
 )
-def test_an_end_that_is_not_true(world: Judged, phase: str, reason: str, told: str) -> None:
+def test_unjustified_end_of_job_is_reported(world: Judged, phase: str, reason: str, told: str) -> None:
     world.begun(backoffLimit=2)
     world.remember(phase=phase, reason=reason)
     assert told in world.broken
 
 
-def test_an_end_that_is_taken_back(world: Judged) -> None:
+def test_reverted_end_of_job_is_reported(world: Judged) -> None:
     world.begun()
     world.end_pod("a-worker-0", 0)
     world.settle()
@@ -222,7 +222,7 @@ def test_an_end_that_is_taken_back(world: Judged) -> None:
     assert "was the end" in world.broken
 
 
-def test_an_attempt_goes_back(world: Judged) -> None:
+def test_decreased_attempt_is_reported(world: Judged) -> None:
     world.begun()
     world.remember(attempts={"job": 2})
     assert world.broken == ""
@@ -230,7 +230,7 @@ def test_an_attempt_goes_back(world: Judged) -> None:
     assert "attempt 2 became 1" in world.broken
 
 
-def test_more_is_given_than_there_is(world: Judged) -> None:
+def test_admission_beyond_capacity_is_reported(world: Judged) -> None:
     place = world.begun(workers=5)["status"]["tfDist"]["admission"]
     world.submit(tfjob("b", workers=2))
     world.settle()
@@ -240,7 +240,7 @@ def test_more_is_given_than_there_is(world: Judged) -> None:
     assert "places for" in world.broken
 
 
-def test_more_of_a_node_is_given_than_it_has(world: Judged) -> None:
+def test_assignment_beyond_capacity_of_node_is_reported(world: Judged) -> None:
     node = {"metadata": {"name": "n2"}, "status": {"allocatable": {"cpu": "8", "memory": "64Gi", "pods": "110"}}}
     world.memory.create(NODES, None, node)
     world.memory.replace(NODES, None, "n2", {**world.memory.get(NODES, None, "n2"), **node}, subresource="status")
@@ -252,7 +252,7 @@ def test_more_of_a_node_is_given_than_it_has(world: Judged) -> None:
     assert "CPUs of n1 were given away, and it has 8" in world.broken
 
 
-def test_a_success_that_a_restored_store_has_forgotten(world: Judged) -> None:
+def test_success_lost_in_restore_still_counts(world: Judged) -> None:
     world.begun()
     there, before = dict(world.invariants.objects), world.invariants.saved()
     world.end_pod("a-worker-0", 0)
@@ -268,7 +268,7 @@ def test_a_success_that_a_restored_store_has_forgotten(world: Judged) -> None:
         pytest.param(ME._replace(kinds=frozenset({"jobs.batch.volcano.sh"})), id="led by another"),
     ],
 )
-def test_a_place_is_not_wrong_beside_jobs_of_which_nothing_may_be_known(world: Judged, blind: Author) -> None:
+def test_jobs_that_controller_cannot_know_do_not_count(world: Judged, blind: Author) -> None:
     world.begun()
     world.submit(tfjob("b", workers=7))
     place = {
@@ -285,7 +285,7 @@ def test_a_place_is_not_wrong_beside_jobs_of_which_nothing_may_be_known(world: J
     assert "were given away" in world.broken
 
 
-def test_a_place_beside_pods_that_run_for_a_job_of_another_leader(world: Judged) -> None:
+def test_admission_beyond_pods_of_another_leader_is_reported(world: Judged) -> None:
     place = world.begun(workers=5)["status"]["tfDist"]["admission"]
     world.submit(tfjob("b", workers=5))
     world.settle()
@@ -295,7 +295,7 @@ def test_a_place_beside_pods_that_run_for_a_job_of_another_leader(world: Judged)
     assert "with b 12 CPUs are taken of 8" in world.broken
 
 
-def test_a_replica_that_has_failed_for_good_gives_its_room_to_others(world: Judged) -> None:
+def test_permanently_failed_replica_uses_no_capacity(world: Judged) -> None:
     job = tfjob("a", workers=7, ps=1)
     job["spec"]["enableDynamicWorker"] = True
     job["spec"]["tfReplicaSpecs"]["Worker"]["restartPolicy"] = "Never"
@@ -305,13 +305,13 @@ def test_a_replica_that_has_failed_for_good_gives_its_room_to_others(world: Judg
     world.settle()
     world.end_pod("a-worker-3", 1)
     before = world.invariants.holds(world.job("a"))
-    world.clock.now += 20  # how many have failed is not written at once
+    world.clock.now += 20  # the number of failed replicas is written with a delay
     world.settle()
     assert world.status("a")["phase"] == "Running"
     assert before - world.invariants.holds(world.job("a")) == 1
 
 
-def test_reports_a_gang_that_waits_for_a_lower_priority(world: Judged) -> None:
+def test_gang_that_waits_for_lower_priority_is_reported(world: Judged) -> None:
     high = {"metadata": {"name": "high"}, "value": 10}
     world.memory.create(PRIORITY_CLASSES, None, high)
     world.begun(workers=5)
@@ -327,7 +327,7 @@ def test_reports_a_gang_that_waits_for_a_lower_priority(world: Judged) -> None:
     assert world.unrest == ""
 
 
-def test_reports_a_gang_that_waits_beside_free_capacity(world: Judged) -> None:
+def test_gang_that_waits_despite_free_capacity_is_reported(world: Judged) -> None:
     world.submit(tfjob("a", workers=5))
     world.submit(tfjob("b", workers=5))
     world.settle()
@@ -346,14 +346,14 @@ def test_reports_a_gang_that_waits_beside_free_capacity(world: Judged) -> None:
         ({"activeDeadlineSeconds": 10}, "over its deadline"),
     ],
 )
-def test_reports_a_job_that_is_not_suspended_or_ended_in_time(world: Judged, spec: Object, told: str) -> None:
+def test_job_not_suspended_or_ended_in_time_is_reported(world: Judged, spec: Object, told: str) -> None:
     world.begun()
     world.memory.patch(TFJOBS, "default", "a", {"spec": {"runPolicy": spec}})
     world.clock.now += 60
     assert told in world.unrest
 
 
-def test_reports_leftovers_of_a_finished_job(world: Judged) -> None:
+def test_delayed_end_and_deletion_of_job_are_reported(world: Judged) -> None:
     world.begun(ttlSecondsAfterFinished=100)
     world.end_pod("a-worker-0", 0)
     world.by(ME, lambda: world.controller.step())
@@ -366,7 +366,7 @@ def test_reports_leftovers_of_a_finished_job(world: Judged) -> None:
     assert "to be deleted" in world.unrest
 
 
-def test_a_job_that_calls_itself_stalled_or_lacks_pods(world: Judged) -> None:
+def test_stalled_job_and_missing_pods_are_reported(world: Judged) -> None:
     world.begun()
     world.remember(lastError="nothing")
     world.evict("a-worker-1")
@@ -374,7 +374,7 @@ def test_a_job_that_calls_itself_stalled_or_lacks_pods(world: Judged) -> None:
     assert "has worker [0] of [0, 1]" in world.unrest
 
 
-def test_a_task_that_comes_before_what_it_depends_on(world: Judged) -> None:
+def test_task_started_before_dependency_is_reported(world: Judged) -> None:
     def task(name: str, **fields: Any) -> Object:
         return {"name": name, "replicas": 1, "template": replica(1)["template"], **fields}
 

@@ -1,4 +1,4 @@
-"""The list of mutants does not rot: each still applies to the code as it is, and is still a program."""
+"""Every listed mutant applies to the current code and compiles."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from tests.faults.mutants_list import MUTANTS, Mutant
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_a_mutant_still_applies_and_compiles(mutant: Mutant) -> None:
+def test_mutant_applies_and_compiles(mutant: Mutant) -> None:
     compile(mutated(mutant), mutant.file, "exec")
     assert mutated(mutant) != (PACKAGE / mutant.file).read_text()

@@ -1,8 +1,8 @@
-"""What lies between a simulated process and the API server: a client with retries, and every fault of a network.
+"""The network between a simulated process and the API server: a client with retries, and all faults of a network.
 
-The server is the embedded store, called in the same thread. Requests may take time, arrive when their sender has given
-up or is dead, or never; answers may get lost or be old; watches lag, break, and repeat themselves. All of it is laid
-out beforehand as ``Fault``s and drawn from the schedule's dice.
+The server is the embedded store, called in the same thread. Requests can take time, arrive after their sender has given
+up or died, or never arrive. Answers can be lost or stale. Watches can lag, break, and repeat events. The ``Fault``s and
+the random choices of the schedule determine all of this.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _REMEMBERED = 4
 
 @dataclass(frozen=True, slots=True)
 class Executed:
-    """A write that the server has carried out or refused. ``late``: its sender had given it up by then."""
+    """A write that the server has executed or refused. ``late`` means that its sender had already given up."""
 
     process: str
     call: Call
@@ -44,8 +44,8 @@ class Executed:
 
 
 class Server:
-    """The API server. ``told`` is called with every write of a process, right after it was carried out; ``acting``
-    before it is: which process wrote it and whether it is late, and None once it is done."""
+    """The API server. ``told`` is called after every write of a process. ``acting`` is called before a write with the
+    process and whether the write is late, and after the write with None."""
 
     def __init__(self, simulation: Simulation, memory: MemoryCluster) -> None:
         self.simulation = simulation
@@ -53,12 +53,12 @@ class Server:
         self.told: Callable[[Executed], None] = lambda _: None
         self.acting: Callable[[str | None, bool], None] = lambda *_: None
         self.streams: list[Watch] = []
-        self.away = False  # nothing that is sent gets there
+        self.away = False  # no request arrives
         self._version = -1
         simulation.idle = self.stir
 
     def stir(self) -> None:
-        """Let watches have what has changed, or notice that they have ended."""
+        """Pass changes to the watches, or let them notice that they have ended."""
         version = self.memory._store.version
         if version != self._version:
             self._version = version
@@ -68,7 +68,7 @@ class Server:
 
 @dataclass(eq=False)
 class Network:
-    """The way of one process to the server. ``latency``: of a request, ``lag``: of a watch, in seconds on average."""
+    """The network of a process. ``latency`` (of requests) and ``lag`` (of watches) are averages in seconds."""
 
     server: Server
     process: Process
@@ -78,47 +78,47 @@ class Network:
     holding: bool = False
     writes: int = 0
     struck: Counter[str] = field(default_factory=Counter)
-    # After how many more writes of these resources, or to objects of these names (none: any), the process dies, or
-    # stops for so many seconds.
+    # After this number of writes of these resources or of objects with these names (empty: of any), the process dies,
+    # or stops for this number of seconds.
     doom: tuple[int, frozenset[str]] | None = None
     nap: tuple[int, frozenset[str], float] | None = None
-    # Until when it may take it for granted that kinds of these plurals are not served.
+    # Until when the process may believe that kinds with these plurals are not served.
     unserved: dict[str, float] = field(default_factory=dict)
 
     def inject(self, *faults: Fault) -> None:
-        """Lay these out; a request is struck by the first that takes it."""
+        """Add faults. The first matching fault affects a request."""
         self.faults += faults
 
     def withdraw(self, fault: Fault) -> None:
-        """End one."""
+        """End a fault."""
         if fault in self.faults:
             self.faults.remove(fault)
 
     def calm(self) -> None:
-        """End them all; what is on its way arrives."""
+        """End all faults, and release events that are held back."""
         self.faults.clear()
         self.doom = self.nap = None
         self.release_events()
 
     def hold_events(self) -> None:
-        """Keep the events of every watch back."""
+        """Hold back the events of all watches."""
         self.holding = True
 
     def release_events(self) -> None:
-        """Let them come."""
+        """Release the events that are held back."""
         self.holding = False
         for stream in self.server.streams:
             if stream.network is self:
                 stream.wake()
 
     def disconnect(self, resources: frozenset[str] = frozenset()) -> None:
-        """Break the watches of these resources; of none: all."""
+        """Break the watches of these resources, or all watches if empty."""
         for stream in tuple(self.server.streams):
             if stream.network is self and (not resources or stream.plural in resources):
                 stream.break_off()
 
     def strike(self, call: Call) -> Fault | None:
-        """The fault for a request."""
+        """The fault that affects a request."""
         fault = next((fault for fault in self.faults if fault.takes(call)), None)
         if fault is not None:
             self.struck[f"fault {fault.kind.name}"] += 1
@@ -127,7 +127,7 @@ class Network:
         return fault
 
     def after_write(self, call: Call) -> None:
-        """A write has come to the server: the process may die of it, or stop."""
+        """A write has reached the server. The process may now die or stop."""
         self.writes += 1
         what = {call.resource.partition("/")[0], call.name}
         if self.doom is not None and (not self.doom[1] or what & self.doom[1]):
@@ -146,12 +146,12 @@ class Network:
                 simulation.at(simulation.now + seconds, self.process.go_on)
 
     def delay(self) -> float:
-        """How long a request, or its answer, is under way."""
+        """A random latency of a request or of its answer."""
         return self.process.simulation.dice.expovariate(1 / self.latency) if self.latency else 0.0
 
 
 class Wire:
-    """A ``Cluster`` over a network; each try of a request may take ``timeout`` seconds."""
+    """A ``Cluster`` over a network. Each try of a request takes at most ``timeout`` seconds."""
 
     def __init__(self, network: Network, *, retries: int = 3, timeout: float = _READ) -> None:
         self._network = network
@@ -164,18 +164,18 @@ class Wire:
         self._answers: dict[object, deque[Any]] = {}
 
     def forget(self) -> None:
-        """No answer of before comes again."""
+        """Forget earlier answers, so that none of them is repeated."""
         self._answers.clear()
 
     def hurry(self, timeout: float) -> None:
-        """Let each try take no longer from now on."""
+        """Limit each try to this timeout from now on."""
         self._timeout = timeout
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """Nothing to let go of."""
+        """Do nothing."""
 
     # Reading
 
@@ -292,7 +292,7 @@ class Wire:
     def _call(
         self, asked: RequestInfo, name: str, act: Callable[[], Any], *, body: Any = None, key: object = None
     ) -> Any:
-        """A request with its retries, which are the client's own."""
+        """Send a request with the retries of the real client."""
         began = self._process.monotonic()
 
         def pause(error: ClusterError, tries: int) -> float | None:
@@ -320,9 +320,9 @@ class Wire:
         body: Any = None,
         stale: deque[Any] | None = None,
     ) -> tuple[Any, Fault | None]:
-        """One try, and the fault that strikes what comes after it."""
+        """One try of a request. Returns the answer, and the fault that affects a following stream."""
         simulation, network = self._simulation, self._network
-        # A process that is stopped here asks its fence when it goes on: between that and sending there is no time.
+        # A process that is stopped here checks its fence when it continues. No time passes between check and request.
         simulation.breathe()
         limit = min(self._timeout, fence_seconds_left())
         call = Call(asked.verb, asked.plural, asked.namespace, name)
@@ -360,12 +360,12 @@ class Wire:
             self._give_way()
 
     def _give_way(self) -> None:
-        """The process has died or stopped in the middle of this request."""
+        """The process has died or stopped during this request."""
         self._simulation.ready(self._simulation._me())
         self._simulation._leave()
 
     def _send(self, request: _Request, there: float, back: float, limit: float) -> None:
-        """Have it carried out after a while, and wait for the answer, but no longer than ``limit`` seconds."""
+        """Execute the request after its latency, and wait for the answer for at most ``limit`` seconds."""
         simulation = self._simulation
         if there <= 0 and back <= 0:
             request.execute()
@@ -402,7 +402,7 @@ class Wire:
 
 
 class _Request:
-    """A request on its way."""
+    """A request under way."""
 
     def __init__(self, wire: Wire, asked: RequestInfo, call: Call, act: Callable[[], Any], body: Any) -> None:
         self.asked = asked
@@ -415,7 +415,7 @@ class _Request:
         self._error: ClusterError | None = None
 
     def execute(self, *, late: bool = False) -> None:
-        """The server carries it out."""
+        """Execute the request on the server."""
         server, network = self._wire._server, self._wire._network
         if server.away:
             self._error = self._wire._no_answer(self.asked, "connection refused")
@@ -453,7 +453,7 @@ class _Request:
 
 
 class Watch:
-    """A watch over a network: iterate it in one thread, close it from any."""
+    """A watch over a network. Iterate over it in one thread, and close it in any thread."""
 
     def __init__(
         self,
@@ -492,7 +492,7 @@ class Watch:
         self.close()
 
     def fill(self) -> None:
-        """Take what has happened on its way."""
+        """Send new events on their way."""
         simulation, lag = self._simulation, self.network.lag
         try:
             while not self._over and (event := self._stream.poll()) is not None:
@@ -510,7 +510,7 @@ class Watch:
             self._simulation.wake(self._reader)
 
     def break_off(self) -> None:
-        """The connection breaks."""
+        """Break the connection."""
         self._broken = True
         self._hang_up()
         self.wake()
@@ -551,10 +551,10 @@ class Watch:
                     raise StopIteration
             if now >= self._heard + _STALL:
                 self.close()
-                raise StopIteration  # silence ends it
+                raise StopIteration  # silence ends the watch
             moments = [self._heard + _STALL]
             if not self.network.holding:
-                # What is on its way comes before the next bookmark.
+                # Events under way come before the next bookmark.
                 moments += [self._end, self._coming[0][0] if self._coming else self._bookmarked + _BOOKMARK]
             self._reader = simulation._me()
             simulation.park(max(min(moments), now + 1e-6))

@@ -1,4 +1,4 @@
-"""Gangs of one size, for worlds worked out by hand."""
+"""Gangs of a fixed size, for simulations that are computed by hand."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ RIGID = Speed(remote=1.0, overhead=0.0, restart=15.0)
 
 
 def gang(name: str, submit: float, workers: int, duration: float = LONG, **fields: object) -> SimJob:
-    """A gang of ``workers`` with a parameter server, of one size if nothing else is said."""
+    """A gang of ``workers`` with a parameter server. By default, its size is fixed."""
     given = {"least": workers, "most": workers, "ps": 1, "estimate": duration} | fields
     return SimJob(name=name, submit=submit, workers=workers, duration=duration, **given)  # type: ignore[arg-type]

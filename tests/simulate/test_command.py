@@ -1,4 +1,4 @@
-"""``tf-dist simulate`` as one runs it."""
+"""The command ``tf-dist simulate``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def simulate(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, 
     return code, told.out, told.err
 
 
-def test_a_table_with_a_line_for_each_policy(capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_has_row_for_each_policy(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = simulate(capsys, *SMALL, "--policy", "fifo", "--policy", "dragon", "--policy", "fifo")
     about, blank, titles, *rows = out.splitlines()
     assert (code, err, blank) == (0, "", "")
@@ -30,7 +30,7 @@ def test_a_table_with_a_line_for_each_policy(capsys: pytest.CaptureFixture[str])
     assert all(len(row.split()) == len(titles.split()) for row in rows)
 
 
-def test_json_is_the_same_for_the_same_seed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_output_is_same_for_same_seed(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = (*SMALL, "--trace", "philly", "--policy", "easy", "--seeds", "2", "-o", "json")
     code, out, _ = simulate(capsys, *arguments)
     found = json.loads(out)
@@ -45,7 +45,7 @@ def test_json_is_the_same_for_the_same_seed(capsys: pytest.CaptureFixture[str]) 
     "arguments",
     [("--trace", "dragon", *SMALL), ("--trace", "storm", "--nodes", "700"), ("--trace", "kueue", "--jobs", "60")],
 )
-def test_the_page_is_well_formed_and_needs_nothing_else(
+def test_html_report_is_well_formed_and_self_contained(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: tuple[str, ...]
 ) -> None:
     page = tmp_path / "out.html"
@@ -61,7 +61,7 @@ def test_the_page_is_well_formed_and_needs_nothing_else(
     assert not re.search(r"(src|href)=|@import|url\(", text)
 
 
-def test_a_file_of_jobs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_trace_is_read_from_csv_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "mine.csv"
     path.write_text("name,submit,duration,workers\n<a&b>,0,100,4\nc,0,100,8\n")
     page = tmp_path / "out.html"
@@ -82,28 +82,30 @@ def test_a_file_of_jobs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> N
         (("--jobs", "3", "--html", "/nowhere/x.html", "--policy", "fifo"), "/nowhere/x.html cannot be written"),
     ],
 )
-def test_mistakes_are_explained(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], told: str) -> None:
+def test_invalid_options_are_explained(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], told: str
+) -> None:
     code, out, err = simulate(capsys, *arguments)
     assert (code, out) == (2, "")
     assert told in err
     assert "Traceback" not in err
 
 
-def test_faithful_reconciles_every_job_and_comes_to_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+def test_faithful_simulation_gives_same_figures(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = (*SMALL, "--policy", "ours", "-o", "json")
     code, out, _ = simulate(capsys, *arguments)
     assert (code, *simulate(capsys, *arguments, "--faithful")[:2]) == (0, 0, out)
 
 
-def test_faithful_to_others_there_is_nothing_to_be(capsys: pytest.CaptureFixture[str]) -> None:
+def test_faithful_requires_policy_ours(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = simulate(capsys, *SMALL, "--policy", "fifo", "--faithful")
     assert code == 2
     assert "only under the policy ours" in err
     assert "add --policy ours" in err
 
 
-def test_checkpoints_bound_what_a_preemption_loses(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """8 GPUs train for 100 s and are preempted. A job's own checkpoints count before those of the option."""
+def test_checkpoints_limit_loss_by_preemption(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """8 GPUs train for 100 s and are preempted. The checkpoints of a job override the option."""
     path = tmp_path / "jobs.yaml"
     arguments = ("--trace", str(path), "--nodes", "1", "--policy", "ours", "-o", "json")
 

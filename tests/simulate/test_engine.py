@@ -1,6 +1,6 @@
-"""With every policy and trace: jobs end or are reported, nothing is lost, and a seed decides everything.
+"""With every policy and trace, jobs end or are reported as stuck, and the results depend only on the seed.
 
-The books: room, work and time add up, and what is not there cannot be given.
+Capacity, work and time add up, and no more capacity is assigned than exists.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def jobs(draw: st.DrawFn) -> SimJob:
 @pytest.mark.parametrize("policy", POLICIES)
 @thorough(30)
 @given(trace=st.lists(jobs(), min_size=1, max_size=15), seed=st.integers(0, 3))
-def test_nothing_is_lost(policy: str, trace: list[SimJob], seed: int) -> None:
+def test_capacity_work_and_time_add_up(policy: str, trace: list[SimJob], seed: int) -> None:
     scenario = Scenario(name="any", cluster=CLUSTER, jobs=tuple(trace), seed=seed)
     world = simulate(scenario, POLICIES[policy](scenario), record=True)
     assert world.floor.units == [4, 4, 4]
@@ -67,7 +67,7 @@ def test_nothing_is_lost(policy: str, trace: list[SimJob], seed: int) -> None:
 
 def _check_run(run: JobRun, world: World, policy: str) -> None:
     if run.ended is None:
-        assert policy == "default"  # only there jobs hold room for each other's pods for ever
+        assert policy == "default"  # only with this policy, jobs can block each other forever
         return
     assert run.started is not None
     assert run.job.submit <= run.started <= run.ended
@@ -81,7 +81,7 @@ def _check_run(run: JobRun, world: World, policy: str) -> None:
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("trace", TRACES)
-def test_a_seed_decides_everything(policy: str, trace: str) -> None:
+def test_same_seed_gives_same_results(policy: str, trace: str) -> None:
     def once(seed: int) -> World:
         scenario = TRACES[trace](TraceOptions(jobs=60, seed=seed))
         return simulate(scenario, POLICIES[policy](scenario))
@@ -92,7 +92,7 @@ def test_a_seed_decides_everything(policy: str, trace: str) -> None:
 
 
 @pytest.mark.parametrize("trace", ["philly", "helios", "dragon"])
-def test_another_seed_is_another_trace_of_the_same_load(trace: str) -> None:
+def test_other_seed_gives_other_trace_of_same_load(trace: str) -> None:
     one, other = (TRACES[trace](TraceOptions(jobs=3000, load=0.9, seed=seed)) for seed in (1, 2))
     assert one.jobs != other.jobs
     for scenario in (one, other):
@@ -101,7 +101,7 @@ def test_another_seed_is_another_trace_of_the_same_load(trace: str) -> None:
         assert [job.submit for job in scenario.jobs] == sorted(job.submit for job in scenario.jobs)
 
 
-def test_sizes_and_run_times_are_those_of_the_clusters() -> None:
+def test_job_sizes_and_durations_match_original_clusters() -> None:
     philly = TRACES["philly"](TraceOptions(jobs=20_000, seed=3)).jobs
     singles = sum(job.workers * job.gpus == 1 for job in philly) / len(philly)
     runs = sorted(job.duration for job in philly)
@@ -116,14 +116,14 @@ def test_sizes_and_run_times_are_those_of_the_clusters() -> None:
     assert short == pytest.approx(0.1, abs=0.02)
 
 
-def test_the_workload_of_kueue_is_what_they_say() -> None:
+def test_kueue_workload_matches_its_description() -> None:
     scenario = TRACES["kueue"](TraceOptions())
     assert len(scenario.jobs) == 15_000
     assert sum(job.cpu * job.duration for job in scenario.jobs) / 600 == pytest.approx(66)
     assert len(scenario.queues) == 35
 
 
-def test_a_cluster_without_gpus_counts_cores() -> None:
+def test_utilisation_counts_cores_without_gpus() -> None:
     cluster = Cluster(nodes=1, gpus=0, cpu=8)
     trace = tuple(SimJob(name=str(n), submit=0, duration=10, gpus=0, cpu=4) for n in range(4))
     scenario = Scenario(name="cpu", cluster=cluster, jobs=trace, speed=Speed())
@@ -131,7 +131,7 @@ def test_a_cluster_without_gpus_counts_cores() -> None:
     assert (found.makespan, found.utilisation, found.wait_max) == (20, 1.0, 10)
 
 
-def test_figures_by_hand() -> None:
+def test_figures_equal_hand_computed_values() -> None:
     cluster = Cluster(nodes=1, gpus=2, cpu=64)
     trace = (
         SimJob(name="a", submit=0, duration=600, workers=2),
@@ -149,7 +149,7 @@ def test_figures_by_hand() -> None:
 
 
 class _Forgetful(TfDistAdmission):
-    """Loses its admitter before every decision."""
+    """Restarts its admitter before every decision."""
 
     def act(self, world: World) -> float | None:
         self.restart()
@@ -157,15 +157,15 @@ class _Forgetful(TfDistAdmission):
 
 
 @pytest.mark.parametrize("trace", ["dragon", "kueue", "storm", "philly"])
-def test_an_admitter_that_is_lost_and_made_anew_decides_the_same(trace: str) -> None:
+def test_restarted_admitter_makes_same_decisions(trace: str) -> None:
     scenario = TRACES[trace](TraceOptions(jobs=120, nodes=4, gpus=4, load=1.1))
     steady, forgetful = (simulate(scenario, policy(scenario)) for policy in (TfDistAdmission, _Forgetful))
     assert [run.ended for run in forgetful.runs] == [run.ended for run in steady.runs]
     assert figures(forgetful) == figures(steady)
 
 
-def test_queues_are_kept_to() -> None:
-    """Two queues of 2 cores that lend nothing to each other: no more than that works at a time in either."""
+def test_queue_quotas_are_respected() -> None:
+    """Two queues of 2 cores do not lend to each other. At most 2 cores of each queue work at a time."""
     queues = tuple(Queue(name=name, quotas={"cpu": Quota(nominal=Decimal(2))}) for name in ("red", "blue"))
     names = ("red", "red", "red", "blue")
     trace = tuple(SimJob(name=f"j{n}", submit=n, duration=10, gpus=0, cpu=1, queue=q) for n, q in enumerate(names))
@@ -193,7 +193,7 @@ def end(world: World) -> float:
     return world.now
 
 
-def test_a_job_beside_its_parameter_server_runs_for_its_duration() -> None:
+def test_job_on_node_of_parameter_server_runs_for_its_duration() -> None:
     world = a_world(job())
     world.resume(world.runs[0], Layout({0: 2}, {0: 1}))
     assert end(world) == 100
@@ -201,19 +201,19 @@ def test_a_job_beside_its_parameter_server_runs_for_its_duration() -> None:
     assert world.runs[0].left == 0
 
 
-def test_workers_elsewhere_are_slower() -> None:
+def test_workers_on_other_nodes_are_slower() -> None:
     world = a_world(job())
     world.resume(world.runs[0], Layout({0: 1, 1: 1}, {0: 1}))
     assert end(world) == pytest.approx(200 / 1.5)
 
 
-def test_without_parameter_servers_the_node_with_most_workers_is_home() -> None:
+def test_node_with_most_workers_is_home_without_parameter_servers() -> None:
     world = a_world(job(ps=0, workers=3))
     world.resume(world.runs[0], Layout({0: 1, 1: 2}))
     assert end(world) == pytest.approx(300 / 2.5)
 
 
-def test_work_is_conserved_when_workers_go_and_growing_costs_a_restart() -> None:
+def test_shrinking_conserves_work_and_growing_costs_restart() -> None:
     world = a_world(job())
     run = world.runs[0]
     world.resume(run, Layout({0: 2}, {0: 1}))
@@ -228,7 +228,7 @@ def test_work_is_conserved_when_workers_go_and_growing_costs_a_restart() -> None
 
 
 @pytest.mark.parametrize(("checkpoint", "lost"), [(None, 40), (15, 10), (20, 0), (50, 40)])
-def test_stopped_job_repeats_its_work_since_the_last_checkpoint(checkpoint: float | None, lost: float) -> None:
+def test_stopped_job_repeats_work_since_last_checkpoint(checkpoint: float | None, lost: float) -> None:
     world = a_world(job(checkpoint=checkpoint))
     run = world.runs[0]
     world.resume(run, Layout({0: 2}, {0: 1}))
@@ -246,8 +246,8 @@ def test_stopped_job_repeats_its_work_since_the_last_checkpoint(checkpoint: floa
     assert found.goodput == run.spent.goodput == round(200 / (2 * (110 + lost)), 4)
 
 
-def test_checkpoints_are_counted_in_time_of_work_across_sizes() -> None:
-    """A checkpoint each 30 s: at 30 with 2 workers, at 60 with 1; growth saves, and the next one is 30 s after."""
+def test_checkpoint_interval_counts_working_time_across_resizes() -> None:
+    """Checkpoints every 30 s: at 30 with 2 workers, at 60 with 1. Growth saves, and starts a new interval."""
     world = a_world(job(checkpoint=30, duration=1000))
     run = world.runs[0]
     world.resume(run, Layout({0: 2}, {0: 1}))
@@ -258,20 +258,20 @@ def test_checkpoints_are_counted_in_time_of_work_across_sizes() -> None:
     assert run.spent.lost == 1 * 10
     world.now = 100
     world.resume(run, Layout({0: 2}, {0: 1}))
-    world.now = 115  # it works since 110
+    world.now = 115  # it has worked since 110
     world.resize(run, Layout({0: 4}, {0: 1}))  # and again since 125
     world.now = 130
     world.take(run)
     assert run.spent.lost == 10 + 4 * 5
     world.now = 200
     world.resume(run, Layout({0: 1}, {0: 1}))
-    world.now = 205  # still loads its checkpoint
+    world.now = 205  # it still loads its checkpoint
     world.take(run)
     assert run.spent.lost == 10 + 4 * 5
     assert run.done == pytest.approx(2 * 50 + 10 + 2 * 5)
 
 
-def test_a_restart_in_a_restart_does_not_add_up() -> None:
+def test_overlapping_restart_times_do_not_add_up() -> None:
     world = a_world(job(workers=1))
     run = world.runs[0]
     world.resume(run, Layout({0: 1}, {0: 1}))
@@ -292,20 +292,20 @@ def test_held_pods_do_no_work() -> None:
     assert run.spent == Spent(held=30 + 200, trained=200)
 
 
-def test_no_more_can_be_given_than_there_is() -> None:
+def test_assignment_beyond_free_capacity_is_an_error() -> None:
     world = a_world(job(workers=4, most=8), job(workers=2))
     world.resume(world.runs[0], Layout({0: 4}, {0: 1}))
     with pytest.raises(NoRoom, match="node 0"):
         world.resume(world.runs[1], Layout({0: 1, 1: 1}, {1: 1}))
 
 
-def test_no_more_can_be_given_back_than_was_taken() -> None:
+def test_release_beyond_used_capacity_is_an_error() -> None:
     floor = FreeCapacity(SMALL_CLUSTER)
     with pytest.raises(NoRoom):
         floor.change(0, 1, 0)
 
 
-def test_admissions_take_their_time_at_a_given_rate() -> None:
+def test_admission_rate_delays_starts() -> None:
     jobs = tuple(job(name=str(number), workers=1, most=1) for number in range(3))
     world = World(Scenario(name="test", cluster=SMALL_CLUSTER, jobs=jobs, rate=2.0))
     for run in world.runs:

@@ -1,4 +1,4 @@
-"""Placing whole jobs: packed, spread, and as tf-operator-Dragon did (one node first, else spill)."""
+"""Placement of whole jobs: packed, spread, and as in tf-operator-Dragon (one node, or else node after node)."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ def job(workers: int, **fields: int) -> SimJob:
     return SimJob(name="a", submit=0, duration=1, workers=workers, **({"ps": 1} | fields))  # type: ignore[arg-type]
 
 
-def test_packed_takes_the_fullest_node_that_holds_all() -> None:
+def test_packed_uses_fullest_node_that_fits_job() -> None:
     assert packed(a_floor(4, 2, 3), job(2), 2) == Layout({1: 2}, {1: 1})
 
 
-def test_packed_takes_the_fewest_nodes_and_a_tight_last_one() -> None:
+def test_packed_uses_fewest_nodes_and_fullest_last_node() -> None:
     assert packed(a_floor(2, 4, 3, 1), job(5), 5) == Layout({1: 4, 3: 1}, {1: 1})
 
 
-def test_packed_puts_servers_elsewhere_if_there_is_no_room_beside_the_workers() -> None:
+def test_packed_puts_servers_on_other_node_when_worker_node_is_full() -> None:
     floor = a_floor(2, 0)
     floor.change(0, 0, -54)
     assert packed(floor, job(2), 2) == Layout({0: 2}, {1: 1})
 
 
-def test_spread_takes_the_emptiest_node_for_each_pod() -> None:
+def test_spread_uses_emptiest_node_for_each_pod() -> None:
     assert spread(a_floor(4, 4), job(2), 2) == Layout({0: 1, 1: 1}, {0: 1})
 
 
-def test_the_seed_takes_the_first_node_that_holds_all_else_node_after_node() -> None:
+def test_node_after_node_prefers_first_node_that_fits_job() -> None:
     assert node_after_node(a_floor(3, 4), job(4), 4) == Layout({1: 4}, {1: 1})
     assert node_after_node(a_floor(1, 3), job(4), 4) == Layout({0: 1, 1: 3}, {1: 1})
     assert node_after_node(a_floor(1, 2), job(4), 4) is None
@@ -51,7 +51,7 @@ def test_the_seed_takes_the_first_node_that_holds_all_else_node_after_node() -> 
     ps=st.integers(0, 3),
     cores=st.integers(0, 64),
 )
-def test_whatever_is_placed_is_whole_and_fits(free: list[int], workers: int, gpus: int, ps: int, cores: int) -> None:
+def test_every_placement_is_complete_and_fits(free: list[int], workers: int, gpus: int, ps: int, cores: int) -> None:
     one = job(workers, gpus=gpus, ps=ps)
     for placing in (packed, spread, node_after_node):
         floor = a_floor(*free)

@@ -1,4 +1,4 @@
-"""Traces in files: what may stand in them, and every mistake at once, with its place."""
+"""Trace files: their contents, and reports of all mistakes with their positions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def problems(path: Path, wish: TraceOptions | None = None) -> list[str]:
     return [str(problem) for problem in told.value.problems]
 
 
-def test_csv_and_yaml_say_the_same(tmp_path: Path) -> None:
+def test_csv_and_yaml_give_same_jobs(tmp_path: Path) -> None:
     rows = [
         {"name": "b", "submit": 5.5, "duration": 60, "workers": 4, "least": 2, "most": 8, "ps": 1, "queue": "red"},
         {"name": "a", "submit": 0, "duration": 600, "estimate": 700, "priority": -1},
@@ -42,17 +42,17 @@ def test_csv_and_yaml_say_the_same(tmp_path: Path) -> None:
     assert (found.cluster.nodes, found.cluster.gpus, found.name) == (8, 8, "jobs")
 
 
-def test_a_gang_of_one_size_need_not_say_so(tmp_path: Path) -> None:
+def test_least_and_most_default_to_number_of_workers(tmp_path: Path) -> None:
     (job,) = load(a_file(tmp_path, "submit,duration,workers\n0,1,4\n"), TraceOptions()).jobs
     assert (job.least, job.workers, job.most) == (4, 4, 4)
 
 
-def test_times_are_stretched_to_a_load(tmp_path: Path) -> None:
+def test_submit_times_are_stretched_to_load(tmp_path: Path) -> None:
     path = a_file(tmp_path, "submit,duration,workers\n0,80,8\n10,80,8\n")
     assert [job.submit for job in load(path, TraceOptions(load=0.5)).jobs] == [0, 2 * 8 * 80 / (64 * 0.5)]
 
 
-def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
+def test_all_mistakes_are_reported_at_once(tmp_path: Path) -> None:
     text = "submit,duration,worker,gpus\n0,60,,many\n,1,2,1\n1,nan,,-1\n2,inf,,1,5\n"
     assert problems(a_file(tmp_path, text)) == [
         "jobs.csv line 2: gpus is 'many', which is not an integer",
@@ -79,17 +79,17 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
         ("[]", "holds no job"),
     ],
 )
-def test_yaml_that_is_wrong(tmp_path: Path, text: str, told: str) -> None:
+def test_invalid_yaml_is_reported(tmp_path: Path, text: str, told: str) -> None:
     (found,) = problems(a_file(tmp_path, text, "x.yaml"))
     assert told in found
 
 
-def test_a_file_that_is_not_there_or_no_text(tmp_path: Path) -> None:
+def test_missing_and_binary_files_are_reported(tmp_path: Path) -> None:
     assert "No such file" in problems(tmp_path / "none.csv")[0]
     (tmp_path / "x.csv").write_bytes(b"\xff\xfe\x00")
     assert "not UTF-8" in problems(tmp_path / "x.csv")[0]
 
 
-def test_reports_the_first_of_many_mistakes(tmp_path: Path) -> None:
+def test_only_first_of_many_mistakes_are_reported(tmp_path: Path) -> None:
     found = problems(a_file(tmp_path, "submit,duration\n" + "0,x\n" * 50))
     assert (len(found), found[-1]) == (21, "jobs.csv: has 30 more problems")

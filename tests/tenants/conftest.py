@@ -1,7 +1,7 @@
-"""tf-dist as ``tf-dist install`` puts it on a real API server, and teams that have what the docs give a team.
+"""tf-dist on a real API server, installed by ``tf-dist install``, and teams with the rights that the docs recommend.
 
-The controller is the program of the Deployment with the token of its account. Nodes are played by a thread: tenants
-write what they like, and no container has to run for that.
+The controller is the program of the Deployment with the token of its account. A thread acts as the kubelet, because
+these tests need no running containers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Token = Callable[[str, str], str]
 
 @pytest.fixture(scope="session")
 def config_of(kubeconfig: str, kubectl: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) -> Token:
-    """The kubeconfig of a service account, with a token of its own."""
+    """The kubeconfig of a service account, with its own token."""
     folder = tmp_path_factory.mktemp("tokens")
 
     def write(account: str, namespace: str) -> str:
@@ -50,7 +50,7 @@ def config_of(kubeconfig: str, kubectl: Callable[..., str], tmp_path_factory: py
 
 @pytest.fixture(scope="package")
 def queues_are_public(kubectl: Callable[..., str], installed: str) -> Iterator[None]:
-    """All users may see why jobs wait, by the command of docs/queue-recipes.md."""
+    """Allow all users to see why jobs wait, with the command of docs/queue-recipes.md."""
     text = (ROOT / "docs" / "queue-recipes.md").read_text()
     command = re.search(r"^\$ kubectl (create clusterrolebinding .*)$", text, re.MULTILINE)
     assert command, "docs/queue-recipes.md has no such command any more"
@@ -62,7 +62,7 @@ def queues_are_public(kubectl: Callable[..., str], installed: str) -> Iterator[N
 
 @pytest.fixture(scope="package")
 def controller(config_of: Token, installed: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]:
-    """The process of the Deployment, with the rights of its account and no others."""
+    """The process of the Deployment, with only the rights of its account."""
     given = ["--metrics-port=0" if one.startswith("--metrics-port") else one for one in container(shipped())["args"]]
     log = tmp_path_factory.mktemp("controller") / "log"
     command = [sys.executable, "-m", "tf_dist.cli.main", *given]
@@ -73,7 +73,7 @@ def controller(config_of: Token, installed: str, tmp_path_factory: pytest.TempPa
 
 @pytest.fixture(scope="package")
 def nodes(admin: RestCluster, installed: str) -> Iterator[Nodes]:
-    """A node that is never full, and what a kubelet does there."""
+    """A large node, and a thread that acts as its kubelet."""
     name = f"node-{secrets.token_hex(4)}"
     capacity = {"cpu": "64", "memory": "256Gi", "pods": "1000"}
     admin.create(NODES, None, {"metadata": {"name": name}})
@@ -93,7 +93,7 @@ def new_team(
     nodes: Nodes,
     queues_are_public: None,
 ) -> Iterator[Callable[[str], Team]]:
-    """A namespace, its queue, and a user with Kubernetes' own role ``edit`` there, as docs/security.md says."""
+    """A namespace with a queue, and a user with Kubernetes' role ``edit``, as docs/security.md recommends."""
     with ExitStack() as stack:
 
         def team(name: str) -> Team:
@@ -114,11 +114,11 @@ def new_team(
 
 @pytest.fixture
 def team(new_team: Callable[[str], Team]) -> Team:
-    """Who attacks."""
+    """The team that attacks."""
     return new_team("red")
 
 
 @pytest.fixture
 def other(new_team: Callable[[str], Team]) -> Team:
-    """Who must not notice."""
+    """The team that must not be affected."""
     return new_team("blue")

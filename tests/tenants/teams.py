@@ -23,7 +23,7 @@ from tf_dist.core.model import names
 from tf_dist.errors import ClusterError, NotFound
 
 LONG = 60
-"""Seconds after which a test stops to wait."""
+"""Seconds after which a test stops waiting."""
 FINALIZER = "example.com/other"
 
 
@@ -53,7 +53,7 @@ class Controller:
         assert code == 0, self.log()
 
     def restart(self) -> None:
-        """As a rollout does it: everything is listed anew."""
+        """Restart the process as a rollout does. It lists everything again."""
         self.__exit__()
         self.__enter__()
 
@@ -70,7 +70,7 @@ class Controller:
         return False
 
     def metrics(self) -> dict[str, float]:
-        """Each series with its value; none before they are served."""
+        """The values of all series, or nothing before they are served."""
         port = re.search(r"started manager .*?port=(\d+)", self.log())
         if port is None:
             return {}
@@ -79,14 +79,14 @@ class Controller:
         return {name: float(value) for name, _, value in (one.rpartition(" ") for one in lines if one[0] != "#")}
 
     def memory(self) -> int:
-        """Bytes that are resident."""
+        """The resident memory in bytes."""
         assert self._process is not None
         status = Path(f"/proc/{self._process.pid}/status").read_text()
         return 1024 * int(re.search(r"VmRSS:\s+(\d+)", status)[1])  # type: ignore[index]
 
 
 class Nodes:
-    """A kubelet: it starts the pods that are bound in the teams' namespaces, and lets go what is deleted."""
+    """A kubelet that starts bound pods in the namespaces of the teams, and removes deleted pods."""
 
     def __init__(self, admin: RestCluster, name: str) -> None:
         self.name = name
@@ -123,7 +123,7 @@ class Nodes:
                 self.report(pod, running())
 
     def report(self, pod: Object, status: Object) -> None:
-        """What a kubelet writes about a pod; an API server requires more of a container's status than we read."""
+        """Write the status of a pod as a kubelet does, with all fields that an API server requires."""
         required = {"ready": True, "image": "", "imageID": "", "restartCount": 0}
         containers = [{**required, **one} for one in status["containerStatuses"]]
         body = {"status": {**status, "containerStatuses": containers}}
@@ -131,14 +131,14 @@ class Nodes:
         self._admin.patch(*place, body, subresource="status")
 
     def end(self, pod: Object, code: int, message: str = "", reason: str = "") -> None:
-        """The only container of a pod has ended."""
+        """End the only container of a pod."""
         state = {"exitCode": code, "reason": reason or ("Error" if code else "Completed"), "message": message}
         ended = {"name": "tensorflow", "state": {"terminated": state}}
         self.report(pod, {"phase": "Failed" if code else "Succeeded", "containerStatuses": [ended]})
 
 
 class Team:
-    """A namespace with a tenant (``edit`` there), and a queue for two CPUs. ``admin`` is for what tests look at."""
+    """A namespace with a tenant (role ``edit``) and a queue for two CPUs. Tests read objects with ``admin``."""
 
     def __init__(self, admin: RestCluster, tenant: RestCluster, namespace: str, nodes: Nodes) -> None:
         self.admin, self.tenant, self.namespace, self.nodes = admin, tenant, namespace, nodes
@@ -146,7 +146,7 @@ class Team:
         self.set_queue(cpu="2")
 
     def set_queue(self, cpu: str, **spec: Any) -> None:
-        """Only this team may use its queue."""
+        """Create or change the queue, which only this team may use."""
         own = {"matchLabels": {"kubernetes.io/metadata.name": self.namespace}}
         body = queue(self.queue, cpu, namespaceSelector=own, **spec)
         try:
@@ -155,7 +155,7 @@ class Team:
             self.admin.create(QUEUES, None, body)
 
     def leave(self) -> None:
-        """Nothing of the team stays but a namespace that goes."""
+        """Delete all objects of the team. The namespace is removed later."""
         for job in self.admin.list(TFJOBS, self.namespace).items:
             if job["metadata"].get("finalizers"):
                 with suppress(NotFound):
@@ -165,10 +165,10 @@ class Team:
         self.admin.delete(NAMESPACES, None, self.namespace)
         self.admin.delete(QUEUES, None, self.queue)
 
-    # What the tenant does
+    # Actions of the tenant
 
     def job(self, name: str = "mnist", *, workers: int = 2, cpu: str = "1", **policy: Any) -> Object:
-        """A job in the team's queue, as it would be written by hand."""
+        """A job in the team's queue, as users write it by hand."""
         policy = {"schedulingPolicy": {"queue": self.queue}, **policy}
         job = tfjob(name, **policy)
         template = {"spec": {"containers": [container(cpu=cpu)], "terminationGracePeriodSeconds": 0}}
@@ -186,13 +186,13 @@ class Team:
     def delete(self, name: str, **options: Any) -> None:
         self.tenant.delete(TFJOBS, self.namespace, name, **options)
 
-    # What is there
+    # Stored objects
 
     def stored(self, name: str = "mnist") -> Object:
         return self.admin.get(TFJOBS, self.namespace, name)
 
     def memory(self, name: str = "mnist") -> Object:
-        """What tf-dist remembers of a job."""
+        """The memory of a job."""
         return dict((self.stored(name).get("status") or {}).get("tfDist") or {})
 
     def reason(self, name: str = "mnist") -> str:
@@ -209,7 +209,7 @@ class Team:
         return self.admin.list(EVENTS, self.namespace).items
 
     def used(self) -> str:
-        """The CPUs that the queue's status counts."""
+        """The used CPUs in the status of the queue."""
         return str((self.admin.get(QUEUES, None, self.queue).get("status") or {}).get("used", {}).get("cpu", "0"))
 
     # Waiting
@@ -232,7 +232,7 @@ class Team:
         wait_for(self.admin, TFJOBS, self.namespace, name, lambda job: job is None)
 
     def seconds_to_run(self, name: str) -> float:
-        """How long a probe of one pod takes from its creation until its pod is there; it leaves nothing behind."""
+        """The seconds from the creation of a job until its only pod exists. Deletes the job afterwards."""
         begun = time.monotonic()
         self.submit(name, workers=1)
         wait_for(self.admin, PODS, self.namespace, f"{name}-worker-0", lambda pod: pod is not None)
@@ -243,7 +243,7 @@ class Team:
 
 
 def forged_pod(name: str, labels: dict[str, str], *, owner: Object | None = None, **spec: Any) -> Object:
-    """A pod that a tenant writes by hand. ``owner``: the job that it says controls it."""
+    """A pod that a tenant writes by hand. ``owner`` is the job that it claims as its owner."""
     metadata: Object = {"name": name, "labels": labels}
     if owner is not None:
         whose = {key: owner["metadata"][key] for key in ("name", "uid")}
@@ -254,5 +254,5 @@ def forged_pod(name: str, labels: dict[str, str], *, owner: Object | None = None
 
 
 def size(value: object) -> int:
-    """Characters as JSON."""
+    """The number of characters as JSON."""
     return len(json.dumps(value))

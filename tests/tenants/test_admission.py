@@ -1,4 +1,4 @@
-"""What a tenant writes into a job gives it no quota, priority or queue that its team does not have."""
+"""A job cannot use quota, priorities or queues that the team does not have."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ BINDINGS = Resource(
 
 @pytest.fixture
 def urgent(admin: RestCluster, team: Team) -> Iterator[str]:
-    """A priority class that the queue of no team lists."""
+    """A priority class that no queue of a team lists."""
     name = f"urgent-{team.namespace}"
     admin.create(PRIORITY_CLASSES, None, {"metadata": {"name": name}, "value": 1000})
     yield name
@@ -57,7 +57,7 @@ def annotated(job: Object, **annotations: object) -> Object:
 
 
 @pytest.mark.parametrize("where", ["job", "template"])
-def test_class_that_queue_does_not_list_preempts_nothing(team: Team, urgent: str, where: str) -> None:
+def test_unlisted_priority_class_is_refused_and_does_not_preempt(team: Team, urgent: str, where: str) -> None:
     team.set_queue("2", priorityClasses=[])
     team.submit("first")
     team.until_running("first")
@@ -82,7 +82,7 @@ def test_system_class_is_refused_in_edit_of_waiting_job(team: Team, name: str) -
     assert team.memory("first")["phase"] == "Running"
 
 
-def test_quota_for_class_counts_before_pods_exist(team: Team, urgent: str) -> None:
+def test_quota_of_priority_class_counts_before_pods_exist(team: Team, urgent: str) -> None:
     scope = {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In", "values": [urgent]}]}
     quota = {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}, "scopeSelector": scope}}
     team.admin.create(RESOURCE_QUOTAS, team.namespace, quota)
@@ -96,7 +96,7 @@ def test_quota_for_class_counts_before_pods_exist(team: Team, urgent: str) -> No
 # Queues
 
 
-def test_closed_queue_of_another_team_gives_nothing(team: Team, other: Team) -> None:
+def test_job_in_closed_queue_of_another_team_waits(team: Team, other: Team) -> None:
     team.submit(team.job("mnist", schedulingPolicy={"queue": other.queue}))
     team.until_reason("NamespaceMismatch")
     other.submit()
@@ -104,7 +104,7 @@ def test_closed_queue_of_another_team_gives_nothing(team: Team, other: Team) -> 
     assert not team.pods()
 
 
-def test_fallback_into_closed_queue_gives_nothing(team: Team, other: Team) -> None:
+def test_fallback_to_closed_queue_of_another_team_is_refused(team: Team, other: Team) -> None:
     team.submit("first")
     team.until_running("first")
     entries = [{"queue_name": other.queue}, {"queue_name": other.queue, "workers": 1}]
@@ -126,7 +126,7 @@ def closed_default(admin: RestCluster) -> Iterator[None]:
     admin.delete(QUEUES, None, "default")
 
 
-def test_no_queue_and_default_and_fallback_to_default_avoid_no_quota(team: Team, closed_default: None) -> None:
+def test_closed_default_queue_does_not_bypass_quota(team: Team, closed_default: None) -> None:
     team.submit("first")
     team.until_running("first")
     team.submit(team.job("none", schedulingPolicy={}))
@@ -153,8 +153,8 @@ def test_queue_label_of_template_is_replaced(team: Team, other: Team) -> None:
     other.until_running()
 
 
-def test_other_gang_scheduler_is_no_way_around_quota(team: Team) -> None:
-    """Without the value gangSchedulers the controller asks none of them, and such a job does not start."""
+def test_other_gang_scheduler_does_not_bypass_quota(team: Team) -> None:
+    """Without the value gangSchedulers, the controller uses no other gang scheduler, and such a job does not start."""
     for scheduler in ("volcano", "coscheduling", "kueue", "workload"):
         team.submit(annotated(team.job(scheduler, workers=8), gang_scheduler=scheduler))
         team.until(lambda name=scheduler: bool(team.memory(name).get("message")), scheduler)
@@ -163,7 +163,7 @@ def test_other_gang_scheduler_is_no_way_around_quota(team: Team) -> None:
     assert set(team.pods()) == set(team.pods("probe"))
 
 
-def test_scaling_up_takes_no_more_than_quota(team: Team) -> None:
+def test_scaling_up_does_not_exceed_quota(team: Team) -> None:
     team.submit("mnist")
     team.until_running()
     team.patch("mnist", {"spec": {"replicas": 40}}, subresource="scale")
@@ -173,8 +173,8 @@ def test_scaling_up_takes_no_more_than_quota(team: Team) -> None:
 
 
 @pytest.mark.parametrize("place", ["requests", "overhead"])
-def test_requests_that_are_no_quantity_gain_nothing(team: Team, other: Team, place: str) -> None:
-    """A definition does not check quantities in templates of pods."""
+def test_invalid_requests_do_not_bypass_quota(team: Team, other: Team, place: str) -> None:
+    """The CRD does not check quantities in pod templates."""
     other.submit("first")
     other.until_running("first")
     for n, cpu in enumerate(("-4", "1e999999999", "9" * 5000, "0x10", "1e-999999999")):
@@ -196,7 +196,7 @@ def test_requests_that_are_no_quantity_gain_nothing(team: Team, other: Team, pla
     assert set(team.pods()) == set(team.pods("probe"))
 
 
-# What the namespace demands of pods
+# Rules of the namespace for pods
 
 
 def test_limit_range_counts_before_pods_exist(team: Team) -> None:
@@ -211,8 +211,8 @@ def test_limit_range_counts_before_pods_exist(team: Team) -> None:
     assert not team.pods()
 
 
-def test_quota_that_pods_by_hand_use_up_keeps_whole_gang_back(team: Team) -> None:
-    """And the gang that waits for it holds nothing of its queue."""
+def test_quota_used_by_other_pods_delays_whole_gang(team: Team) -> None:
+    """The quota allows three pods, of which two were created by hand."""
     team.set_queue("4")
     team.admin.create(RESOURCE_QUOTAS, team.namespace, {"metadata": {"name": "few"}, "spec": {"hard": {"pods": "3"}}})
     team.until(lambda: bool(team.admin.get(RESOURCE_QUOTAS, team.namespace, "few").get("status", {}).get("hard")))
@@ -227,7 +227,7 @@ def test_quota_that_pods_by_hand_use_up_keeps_whole_gang_back(team: Team) -> Non
     team.until_running()
 
 
-def test_pod_security_of_namespace_holds_for_pods_of_jobs(team: Team, other: Team) -> None:
+def test_pod_security_of_namespace_applies_to_pods_of_jobs(team: Team, other: Team) -> None:
     enforce = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "baseline"}}}
     team.admin.patch(NAMESPACES, None, team.namespace, enforce)
     job = team.job("privileged")
@@ -242,7 +242,7 @@ def test_pod_security_of_namespace_holds_for_pods_of_jobs(team: Team, other: Tea
 
 @pytest.fixture
 def policy(admin: RestCluster, team: Team) -> Iterator[str]:
-    """An admission policy of the cluster: pods of the team may not have host networking."""
+    """An admission policy of the cluster that forbids host networking in pods of the team."""
     name = f"no-host-network-{team.namespace}"
     match = {
         "resourceRules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}]
@@ -262,7 +262,7 @@ def policy(admin: RestCluster, team: Team) -> Iterator[str]:
     admin.delete(POLICIES, None, name)
 
 
-def test_admission_policy_holds_for_pods_of_jobs(team: Team, other: Team, policy: str) -> None:
+def test_admission_policy_applies_to_pods_of_jobs(team: Team, other: Team, policy: str) -> None:
     def enforced() -> bool:
         body = {"hostNetwork": True, "containers": [{"name": "c", "image": "i"}]}
         try:

@@ -1,4 +1,4 @@
-"""Much of what a tenant may write, at once: other teams' jobs start as before, and the controller lives."""
+"""Floods of writes of a tenant: jobs of other teams start as before, and the controller stays alive."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.cluster
 
 @contextmanager
 def flood(write: Callable[[int], object], *, every: float = 0.02, threads: int = 1) -> Iterator[Callable[[], int]]:
-    """Calls ``write`` with 0, 1, 2, … in threads; gives a function that tells how many were written."""
+    """Call ``write`` with 0, 1, 2, … in threads. Yields a function that returns the number of writes."""
     stopped, numbers = threading.Event(), itertools.count()
 
     def run() -> None:
@@ -44,10 +44,10 @@ def flood(write: Callable[[int], object], *, every: float = 0.02, threads: int =
 
 
 def slowdown(team: Team, other: Team, write: Callable[[int], object]) -> float:
-    """How much longer jobs of a team take to start while another team writes.
+    """The factor by which jobs of a team take longer to start while another team writes.
 
-    Compared with as many writes of objects that tf-dist does not read, before and after: the rest is tf-dist's own. Of
-    three measurements, the first below 2 or the last: other programs of the machine disturb one, tf-dist all.
+    The baseline is as many writes of objects that tf-dist does not read, before and after. Returns the first of three
+    measurements that is below 2, or the last: other programs may disturb one measurement, but tf-dist affects all.
     """
 
     def unread(n: int) -> None:
@@ -72,13 +72,13 @@ def slowdown(team: Team, other: Team, write: Callable[[int], object]) -> float:
 
 
 def typical(team: Team, name: str, tries: int = 7) -> float:
-    """Seconds until a small job of a team has its pod."""
+    """The median of the seconds until a small job of a team has its pod."""
     return statistics.median(team.seconds_to_run(f"{name}-{n}") for n in range(tries))
 
 
-def test_invalid_jobs_by_the_thousand_beside_probe(team: Team, other: Team) -> None:
+def test_thousand_invalid_jobs_do_not_slow_other_teams(team: Team, other: Team) -> None:
     def submit_invalid(name: str) -> None:
-        """The API server takes it, and tf-dist does not."""
+        """Submit a job that the API server accepts, but tf-dist does not."""
         job = team.job(name)
         job["metadata"]["annotations"] = {names.FALLBACK: "[{"}
         team.submit(job)
@@ -89,20 +89,20 @@ def test_invalid_jobs_by_the_thousand_beside_probe(team: Team, other: Team) -> N
     assert slowdown(team, other, lambda n: submit_invalid(f"invalid-{n}")) < 2
 
 
-def test_edits_at_fifty_a_second_beside_probe(team: Team, other: Team) -> None:
+def test_fifty_edits_a_second_do_not_slow_other_teams(team: Team, other: Team) -> None:
     team.submit("edited", cpu="500m")
     assert slowdown(team, other, lambda n: team.patch("edited", {"metadata": {"labels": {"edit": str(n)}}})) < 2
     team.until_running("edited")
 
 
-def test_job_that_is_edited_all_the_time_is_admitted(team: Team) -> None:
-    """And does not keep quota from others while its status cannot be written."""
+def test_continuously_edited_job_is_admitted(team: Team) -> None:
+    """Writes of its status meet conflicts with the edits."""
     with flood(lambda n: team.patch("edited", {"metadata": {"labels": {"edit": str(n)}}}), every=0.0):
         team.submit("edited")
         team.until_running("edited")
 
 
-def test_scales_by_hand_beside_probe(team: Team, other: Team) -> None:
+def test_continuous_scaling_does_not_slow_other_teams(team: Team, other: Team) -> None:
     team.submit("scaled", workers=3)
     team.until_reason("NeverFits", "scaled")
 
@@ -112,8 +112,8 @@ def test_scales_by_hand_beside_probe(team: Team, other: Team) -> None:
     assert slowdown(team, other, scale) < 2
 
 
-def test_job_of_ten_thousand_replicas_beside_probe(team: Team, other: Team) -> None:
-    """It can never fit, and is edited all the time."""
+def test_edits_of_job_with_10000_replicas_do_not_slow_other_teams(team: Team, other: Team) -> None:
+    """The job never fits, and is edited continuously."""
     team.set_queue("1000000")
     job = team.job("large", workers=10_000)
     job["spec"]["enableDynamicWorker"] = True  # else its TF_CONFIG would be too long
@@ -123,8 +123,8 @@ def test_job_of_ten_thousand_replicas_beside_probe(team: Team, other: Team) -> N
     assert not team.pods()
 
 
-def test_storm_of_deletions_leaves_nothing_behind(team: Team, other: Team) -> None:
-    """Of jobs that run and of their pods, while others of the same names come; another team's jobs start and stay."""
+def test_many_deletions_leave_no_objects_and_do_not_affect_other_teams(team: Team, other: Team) -> None:
+    """Running jobs and their pods are deleted while new jobs of the same names are submitted."""
     team.set_queue("1000")
     other.submit("stays", workers=1, cpu="1m")
     other.until_running("stays")
@@ -144,14 +144,14 @@ def test_storm_of_deletions_leaves_nothing_behind(team: Team, other: Team) -> No
         until(lambda: written() > 90, 120)
         other.seconds_to_run("probe")
     for job in team.admin.list(TFJOBS, team.namespace).items:
-        with suppress(NotFound):  # it was going already
+        with suppress(NotFound):  # it was already being deleted
             team.delete(job["metadata"]["name"])
     team.until(lambda: not (team.pods() or team.services() or team.admin.list(TFJOBS, team.namespace).items))
     assert other.pods()["stays-worker-0"]["metadata"]["uid"] == uid
 
 
-def test_job_as_large_as_the_server_takes_holds_no_quota(team: Team) -> None:
-    """A status has no room beside it. etcd takes 1.5 MiB, and annotations may have 256 KiB."""
+def test_job_of_maximum_size_holds_no_quota(team: Team) -> None:
+    """The document leaves no space for a status. The limit of etcd is 1.5 MiB, and of annotations 256 KiB."""
     team.submit("annotated", workers=1)
     team.patch("annotated", {"metadata": {"annotations": {"a": "x" * 250_000}}})
     job = team.job("large")
@@ -171,8 +171,8 @@ def test_job_as_large_as_the_server_takes_holds_no_quota(team: Team) -> None:
     team.until_running("next")
 
 
-def test_labels_make_no_series(team: Team, controller: Controller) -> None:
-    """Names, labels, queues and classes that a tenant makes up are in no metric."""
+def test_names_invented_by_tenant_add_no_metric_series(team: Team, controller: Controller) -> None:
+    """Metrics do not contain names, labels, queues and priority classes that a tenant invents."""
     team.submit("first", workers=1, cpu="1m")
     team.until_running("first")
     before = controller.metrics().keys()

@@ -1,4 +1,4 @@
-"""What a tenant forges by hand belongs to no job, takes nothing from one, and is never deleted for one."""
+"""Forged objects of a tenant do not affect jobs, and jobs do not delete objects that they do not own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.cluster
 
 
 def labels_of(job: Object, index: str = "0") -> dict[str, str]:
-    """Those that the controller gives the pod of a worker."""
+    """The labels that the controller gives to the pod of a worker."""
     return {
         names.JOB_UID: job["metadata"]["uid"],
         names.JOB_NAME: job["metadata"]["name"],
@@ -24,13 +24,13 @@ def labels_of(job: Object, index: str = "0") -> dict[str, str]:
     }
 
 
-def test_pod_whose_owner_is_job_of_another_team_does_not_count_for_it(team: Team, other: Team) -> None:
+def test_pod_owned_by_job_of_another_team_does_not_affect_that_job(team: Team, other: Team) -> None:
     theirs = other.submit("mnist")
     other.until_running()
     before = other.pods()
     marks = {**labels_of(theirs), names.QUEUE: other.queue}
     team.tenant.create(PODS, team.namespace, forged_pod("aaa", marks, owner=theirs, nodeName=team.nodes.name))
-    # The garbage collector removes what has no owner in its namespace; the job does not react.
+    # The garbage collector removes objects without an owner in their namespace. The job does not react.
     team.until(lambda: not team.pods())
     team.submit("mnist", workers=1)
     team.until_running()
@@ -41,7 +41,7 @@ def test_pod_whose_owner_is_job_of_another_team_does_not_count_for_it(team: Team
     other.until(lambda: other.used() == "2")
 
 
-def test_pod_with_labels_of_a_job_is_not_one_of_its_pods(team: Team) -> None:
+def test_pod_with_labels_but_without_owner_does_not_affect_job(team: Team) -> None:
     job = team.submit("mnist", cpu="500m")
     team.until_running()
     pod = team.tenant.create(PODS, team.namespace, forged_pod("aaa", labels_of(job), nodeName=team.nodes.name))
@@ -55,7 +55,7 @@ def test_pod_with_labels_of_a_job_is_not_one_of_its_pods(team: Team) -> None:
     team.until(lambda: set(team.pods("mnist")) == {"aaa"})
 
 
-def test_pod_that_names_a_closed_queue_does_not_use_its_quota(team: Team, other: Team) -> None:
+def test_pod_with_label_of_closed_queue_does_not_use_its_quota(team: Team, other: Team) -> None:
     marks = {names.JOB_UID: "forged", names.QUEUE: other.queue}
     body = forged_pod("forged", marks, nodeName=team.nodes.name, containers=[container(cpu="2")])
     team.tenant.create(PODS, team.namespace, body)
@@ -64,8 +64,8 @@ def test_pod_that_names_a_closed_queue_does_not_use_its_quota(team: Team, other:
     other.until(lambda: other.used() == "2")
 
 
-def test_pod_that_names_its_own_job_as_owner_is_removed_without_harm(team: Team, other: Team) -> None:
-    """The tenant may say so: then it is a pod of that job, and nobody else's."""
+def test_forged_pod_of_own_job_affects_neither_job_nor_other_queue(team: Team, other: Team) -> None:
+    """A tenant may create such a pod. It then belongs only to that job."""
     job = team.submit("mnist", cpu="500m")
     team.until_running()
     made = labels_of(job, "9" * 60)
@@ -77,8 +77,8 @@ def test_pod_that_names_its_own_job_as_owner_is_removed_without_harm(team: Team,
     assert team.memory()["phase"] == "Running"
 
 
-def test_pods_and_services_of_others_keep_their_names(team: Team) -> None:
-    """A job whose objects would have these names waits, and touches neither."""
+def test_jobs_do_not_replace_existing_pods_and_services(team: Team) -> None:
+    """A job with objects of the same names waits, and does not change the existing objects."""
     spec = forged_pod("mnist-worker-0", {})
     pod = team.tenant.create(PODS, team.namespace, spec)
     body = {"metadata": {"name": "second-worker-0"}, "spec": {"ports": [{"port": 1}]}}
@@ -87,7 +87,7 @@ def test_pods_and_services_of_others_keep_their_names(team: Team) -> None:
     team.submit("second", cpu="500m")
     for name in ("mnist", "second"):
         team.until_reason("NameConflict", name)
-    # They hold nothing: another job of the team has the whole quota.
+    # The waiting jobs hold no quota: another job of the team gets the whole quota.
     team.submit("third")
     team.until_running("third")
     assert team.pods()["mnist-worker-0"]["metadata"]["uid"] == pod["metadata"]["uid"]
@@ -99,8 +99,8 @@ def test_pods_and_services_of_others_keep_their_names(team: Team) -> None:
     assert team.services()["second-worker-0"]["metadata"]["uid"] == service["metadata"]["uid"]
 
 
-def test_jobs_whose_long_names_collide_do_not_share_pods(team: Team) -> None:
-    """Pods of v1alpha1 jobs have 40 characters of the name, and the RuntimeId, which the tenant may write."""
+def test_jobs_with_colliding_pod_names_do_not_share_pods(team: Team) -> None:
+    """Names of v1alpha1 pods contain 40 characters of the job name, and the RuntimeId, which tenants can set."""
 
     def job(name: str) -> Object:
         found = team.job(name, cpu="500m")
@@ -134,13 +134,13 @@ def test_jobs_whose_long_names_collide_do_not_share_pods(team: Team) -> None:
     assert team.memory(first)["phase"] == "Running"
 
 
-def test_name_that_leaves_no_room_for_names_of_pods_is_refused(team: Team) -> None:
+def test_job_name_too_long_for_pod_names_is_refused(team: Team) -> None:
     with pytest.raises(Rejected, match="the name is too long"):
         team.submit("a" * 63)
 
 
-def test_replica_that_tenant_deletes_and_forges_is_made_again(team: Team) -> None:
-    """By hand a pod of the same name is there sooner than the controller's."""
+def test_replica_replaced_by_forged_pod_is_created_again(team: Team) -> None:
+    """The tenant may create a pod of the same name before the controller does."""
     team.submit("mnist", cpu="500m")
     team.until_running()
     forged = forged_pod("mnist-worker-0", {"app": "web"})
@@ -160,7 +160,7 @@ def test_replica_that_tenant_deletes_and_forges_is_made_again(team: Team) -> Non
     team.until_running()
 
 
-def test_orphaned_pods_count_until_they_are_gone(team: Team) -> None:
+def test_orphaned_pods_count_until_gone(team: Team) -> None:
     team.submit("first")
     team.until_running("first")
     team.delete("first", propagation="Orphan")
@@ -189,7 +189,7 @@ def test_job_being_deleted_holds_no_quota(team: Team) -> None:
     assert "admission" not in team.memory("goes")
 
 
-def test_pod_with_finalizer_counts_until_it_is_gone(team: Team) -> None:
+def test_pod_with_finalizer_counts_until_gone(team: Team) -> None:
     team.submit("first")
     team.until_running("first")
     mark = {"metadata": {"finalizers": [FINALIZER]}}
@@ -202,7 +202,7 @@ def test_pod_with_finalizer_counts_until_it_is_gone(team: Team) -> None:
     team.until_running("next")
 
 
-def test_job_owned_by_object_of_another_team_is_garbage_of_its_own_namespace(team: Team, other: Team) -> None:
+def test_job_owned_by_object_of_another_team_is_garbage_collected(team: Team, other: Team) -> None:
     theirs = other.submit("mnist")
     other.until_running()
     job = team.job("mnist")

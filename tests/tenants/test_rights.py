@@ -1,4 +1,4 @@
-"""Where the role ``edit`` ends, and what its Leases and Events can do to others: nothing."""
+"""The limits of the role ``edit``. Its Leases and Events cannot affect others."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def running(team: Team) -> Object:
     return team.stored()
 
 
-def test_role_of_a_team_ends_at_its_namespace_and_at_the_status(team: Team, other: Team, running: Object) -> None:
+def test_role_of_team_forbids_statuses_and_objects_of_others(team: Team, other: Team, running: Object) -> None:
     allowed = []
     for what, attempt in ATTEMPTS.items():
         try:
@@ -89,10 +89,8 @@ def test_status_in_document_is_dropped(team: Team) -> None:
     assert not team.pods("mnist")
 
 
-def test_forged_leases_stop_neither_the_controller_nor_a_namespace(
-    team: Team, other: Team, controller: Controller
-) -> None:
-    """They name a leader that is renewed all the time; a new leader of the cluster waits for them once."""
+def test_forged_leases_do_not_stop_controller(team: Team, other: Team, controller: Controller) -> None:
+    """The Leases name a leader and are renewed. A new leader of the cluster waits for them only once."""
     ref = leader_lease(TFJOBS, team.namespace)
     held = new_lease(ref, "a-tenant", 86_400, time.time())
     team.tenant.create(LEASES, team.namespace, held)
@@ -110,8 +108,8 @@ def test_forged_leases_stop_neither_the_controller_nor_a_namespace(
         one.until_running("after")
 
 
-def test_forged_and_deleted_events_disturb_nobody(team: Team, running: Object) -> None:
-    """``edit`` writes Events: under the names of the controller's, too."""
+def test_forged_and_deleted_events_do_not_affect_job(team: Team, running: Object) -> None:
+    """The role ``edit`` may write Events, including the Events of the controller."""
     team.until(lambda: bool(team.events()))
     for event in team.events():
         name = event["metadata"]["name"]

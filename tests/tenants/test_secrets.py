@@ -1,4 +1,4 @@
-"""No credential of a tenant is in a status, an Event, or the controller's log."""
+"""Statuses, Events, and the log of the controller do not contain credentials of a tenant."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SECRET = "hunter2-is-no-password"
 
 
 def told(team: Team, controller: Controller, name: str) -> str:
-    """All that tf-dist says about a job."""
+    """All texts of tf-dist about a job."""
     of_job = [one for one in team.events() if one["involvedObject"]["name"].startswith(name)]
     return json.dumps([team.stored(name).get("status"), of_job]) + controller.log()
 
@@ -30,7 +30,7 @@ def told(team: Team, controller: Controller, name: str) -> str:
         f"AWS_SECRET_ACCESS_KEY: '{SECRET}'",
     ],
 )
-def test_last_words_of_failed_container(team: Team, controller: Controller, text: str) -> None:
+def test_credentials_in_output_of_failed_container_are_hidden(team: Team, controller: Controller, text: str) -> None:
     team.submit("mnist", workers=1, backoffLimit=0)
     team.until_running()
     team.nodes.end(team.pods()["mnist-worker-0"], 1, f"ValueError: bad\n{text}\n")
@@ -40,8 +40,8 @@ def test_last_words_of_failed_container(team: Team, controller: Controller, text
     assert SECRET not in told(team, controller, "mnist")
 
 
-def test_container_that_cannot_start(team: Team, controller: Controller) -> None:
-    """The runtime repeats the command, which here is one word."""
+def test_credentials_in_command_of_container_that_cannot_start_are_hidden(team: Team, controller: Controller) -> None:
+    """The message of the runtime contains the command, which is a single word here."""
     team.submit("mnist", workers=1, backoffLimit=0)
     team.until_running()
     said = f'exec: "python train.py --password={SECRET}": executable file not found in $PATH'
@@ -52,8 +52,8 @@ def test_container_that_cannot_start(team: Team, controller: Controller) -> None
     assert SECRET not in told(team, controller, "mnist")
 
 
-def test_wrong_values_of_invalid_job(team: Team, controller: Controller) -> None:
-    """An environment is in no message, whatever is wrong with it."""
+def test_values_of_invalid_job_are_hidden(team: Team, controller: Controller) -> None:
+    """Messages do not contain environment variables, whatever is invalid in them."""
     environments = [
         [{"name": "PASSWORD", "value": [SECRET]}],
         [{"name": "PASSWORD", "value": {"a": SECRET}}],
@@ -69,7 +69,7 @@ def test_wrong_values_of_invalid_job(team: Team, controller: Controller) -> None
         try:
             team.submit(job)
         except Rejected:
-            continue  # told to the tenant alone
+            continue  # only the tenant sees the error
         name = job["metadata"]["name"]
         team.until(lambda name=name: bool(team.memory(name)), name)
         assert SECRET not in json.dumps(team.stored(name)["status"])
@@ -83,7 +83,7 @@ def test_wrong_values_of_invalid_job(team: Team, controller: Controller) -> None
     assert SECRET not in controller.log()
 
 
-def test_messages_are_bounded(team: Team, controller: Controller) -> None:
+def test_size_of_messages_is_limited(team: Team, controller: Controller) -> None:
     job = team.job("mnist", workers=1, backoffLimit=0)
     job["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]["image"] = "i" * 200_000
     job["metadata"]["annotations"] = {names.FALLBACK: "[" * 100_000}

@@ -1,4 +1,4 @@
-"""Volcano Jobs, where the value volcanoJobs is set: a second controller beside the first leads them."""
+"""Volcano Jobs with the value volcanoJobs: a second controller leads them."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ def memory(team: Team, name: str = "mnist") -> Object:
     return dict(status.get("tfDist") or {})
 
 
-def test_closed_queue_of_another_team_gives_nothing(team: Team, other: Team) -> None:
+def test_job_in_closed_queue_of_another_team_waits(team: Team, other: Team) -> None:
     team.tenant.create(VOLCANO_JOBS, team.namespace, job(other.queue))
     until(lambda: memory(team).get("reason") == "NamespaceMismatch", 60)
     assert not team.pods()
 
 
-def test_secret_of_tenant_is_no_key_of_a_job(team: Team) -> None:
-    """The controller reads Secrets then, and neither changes nor mounts one that is not the job's."""
+def test_existing_secret_of_tenant_is_not_used_as_key(team: Team) -> None:
+    """The controller may read Secrets, but does not change or mount a Secret that the job does not own."""
     data = {"id_rsa": base64.b64encode(b"mine").decode()}
     mine = team.tenant.create(SECRETS, team.namespace, {"metadata": {"name": "mnist-ssh"}, "data": data})
     team.tenant.create(VOLCANO_JOBS, team.namespace, job(team.queue, plugins={"ssh": []}))
@@ -76,7 +76,7 @@ def test_secret_of_tenant_is_no_key_of_a_job(team: Team) -> None:
     assert not team.pods()
 
 
-def test_command_reaches_no_job_of_another_namespace(team: Team, other: Team) -> None:
+def test_command_does_not_affect_job_of_another_namespace(team: Team, other: Team) -> None:
     theirs = other.tenant.create(VOLCANO_JOBS, other.namespace, job(other.queue))
     until(lambda: memory(other).get("phase") == "Running", 60)
     before = {name: pod["metadata"]["uid"] for name, pod in other.pods().items()}

@@ -1,4 +1,4 @@
-"""Jobs whose pods the scheduler keeps apart or away: by host ports, anti-affinity, or what cannot be foreseen."""
+"""Jobs with host ports, anti-affinity, or constraints that only the scheduler can evaluate."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def apart(topology: str = HOSTNAME, **labels: str) -> dict[str, Any]:
-    """The affinity of pods that will be near none of these labels."""
+    """An affinity that keeps pods away from pods with these labels."""
     return {"podAntiAffinity": {REQUIRED: [{"topologyKey": topology, "labelSelector": {"matchLabels": labels}}]}}
 
 
@@ -34,7 +34,7 @@ def with_port(name: str, count: int, port: int = 8080) -> Object:
 
 
 class Cluster(World):
-    """A world of several nodes, with the embedded cluster's scheduler; time stands still while it decides."""
+    """A world of several nodes with the embedded cluster's scheduler. Decisions take no time."""
 
     def __init__(self, nodes: int = 3, **labels: str) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class Cluster(World):
         self.settle()
 
     def nodes(self, prefix: str = "") -> list[str]:
-        """Where the pods are, those without a node as ""."""
+        """The nodes of the pods. A pod without a node has the node ""."""
         pods = self.pods().items()
         return sorted(pod["spec"].get("nodeName", "") for name, pod in pods if name.startswith(prefix))
 
@@ -74,7 +74,7 @@ class Cluster(World):
         self.memory.create(PODS, "default", body)
 
 
-def test_workers_that_keep_apart_go_to_nodes_of_their_own() -> None:
+def test_workers_with_anti_affinity_get_separate_nodes() -> None:
     world = Cluster()
     world.submit(workers("mnist", 3, labels={"app": "mnist"}, affinity=apart(app="mnist")))
     world.settle()
@@ -82,7 +82,7 @@ def test_workers_that_keep_apart_go_to_nodes_of_their_own() -> None:
     assert world.status()["phase"] == "Running"
 
 
-def test_of_gangs_whose_pods_keep_apart_the_second_waits_and_says_why() -> None:
+def test_second_gang_with_anti_affinity_waits_and_reports_reason() -> None:
     world = Cluster(2)
     world.submit(workers("first", 1, labels={"app": "tf"}, affinity=apart(app="tf")))
     world.submit(workers("second", 2, labels={"app": "tf"}, affinity=apart(app="tf")))
@@ -96,7 +96,7 @@ def test_of_gangs_whose_pods_keep_apart_the_second_waits_and_says_why() -> None:
     assert world.nodes("second") == ["n1", "n2"]
 
 
-def test_more_workers_than_nodes_never_fit_and_are_told_so() -> None:
+def test_more_anti_affinity_workers_than_nodes_never_fit() -> None:
     world = Cluster(2)
     world.submit(workers("mnist", 3, labels={"app": "mnist"}, affinity=apart(app="mnist")))
     world.settle()
@@ -104,7 +104,7 @@ def test_more_workers_than_nodes_never_fit_and_are_told_so() -> None:
     assert "2 of them with its pod anti-affinity to app=mnist free" in world.status()["message"]
 
 
-def test_a_host_port_is_on_a_node_once() -> None:
+def test_host_port_is_used_once_per_node() -> None:
     world = Cluster(3)
     world.occupy(
         "web", "n2", containers=[{"name": "c", "image": "i", "ports": [{"hostPort": 8080, "containerPort": 1}]}]
@@ -119,7 +119,7 @@ def test_a_host_port_is_on_a_node_once() -> None:
     assert "0 of them with its host port 8080 free" in world.status("second")["message"]
 
 
-def test_the_host_s_network_makes_every_port_one_of_the_node() -> None:
+def test_host_network_reserves_container_ports_on_node() -> None:
     world = Cluster(2)
     world.submit(workers("first", 2, hostNetwork=True))
     world.submit(workers("second", 1, hostNetwork=True))
@@ -128,7 +128,7 @@ def test_the_host_s_network_makes_every_port_one_of_the_node() -> None:
     assert "host port 2222" in world.status("second")["message"]
 
 
-def test_pods_of_others_are_kept_away_from() -> None:
+def test_anti_affinity_to_pods_of_other_owners_is_respected() -> None:
     world = Cluster()
     world.occupy("noisy", "n1", labels={"app": "noisy"})
     world.submit(workers("mnist", 2, affinity=apart(app="noisy")))
@@ -136,8 +136,8 @@ def test_pods_of_others_are_kept_away_from() -> None:
     assert (world.nodes("mnist"), world.status()["phase"]) == (["n2", "n2"], "Running")
 
 
-def test_a_node_that_refuses_a_pod_is_left_and_not_chosen_again() -> None:
-    """Its pod keeps ours away: that is seen by the scheduler only."""
+def test_node_refused_by_scheduler_is_not_chosen_again() -> None:
+    """Only the scheduler evaluates the anti-affinity of the pod on that node."""
     world = Cluster(2)
     world.occupy("hermit", "n1", affinity=apart(app="mnist"))
     world.submit(workers("mnist", 2, labels={"app": "mnist"}))
@@ -149,7 +149,7 @@ def test_a_node_that_refuses_a_pod_is_left_and_not_chosen_again() -> None:
     assert any(reason == "Unpinned" and "anti-affinity" in message for reason, message in world.events())
 
 
-def test_where_no_node_takes_a_gang_it_waits_with_the_scheduler_s_words_and_starts_when_one_does() -> None:
+def test_gang_refused_by_all_nodes_reports_scheduler_message_and_starts_later() -> None:
     world = Cluster(2)
     for number in (1, 2):
         world.occupy(f"hermit-{number}", f"n{number}", affinity=apart(app="mnist"))
@@ -165,7 +165,7 @@ def test_where_no_node_takes_a_gang_it_waits_with_the_scheduler_s_words_and_star
     assert (world.nodes("mnist"), list(world.status()["refusedNodes"])) == (["n2"], ["n1"])
 
 
-def test_when_every_node_has_refused_they_are_tried_again_after_a_while() -> None:
+def test_refused_nodes_are_tried_again_later() -> None:
     world = Cluster(1)
     world.occupy("hermit", "n1", affinity=apart(app="mnist"))
     world.submit(workers("mnist", 1, labels={"app": "mnist"}))
@@ -189,7 +189,7 @@ def test_when_every_node_has_refused_they_are_tried_again_after_a_while() -> Non
         {"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "gpu"}]},
     ],
 )
-def test_where_pods_may_go_is_left_to_the_scheduler_if_it_alone_can_tell(spec: dict[str, Any]) -> None:
+def test_pods_are_not_pinned_when_only_scheduler_can_choose_node(spec: dict[str, Any]) -> None:
     world = Cluster(2, zone="a")
     world.submit(workers("mnist", 1, labels={"app": "mnist"}, **spec))
     world.settle()
@@ -198,8 +198,8 @@ def test_where_pods_may_go_is_left_to_the_scheduler_if_it_alone_can_tell(spec: d
     assert world.status()["phase"] == "Running"
 
 
-def test_the_machine_of_an_embedded_cluster_stands_for_many() -> None:
-    """A job that was written for a cluster runs on a laptop all the same."""
+def test_emulated_node_ignores_anti_affinity_and_host_ports() -> None:
+    """A job written for a cluster also runs on a laptop."""
     world = Cluster(1, **{"tf-dist.dev/emulated": "true"})
     world.submit(workers("mnist", 2, labels={"app": "mnist"}, affinity=apart(app="mnist"), hostNetwork=True))
     world.settle()

@@ -1,4 +1,4 @@
-"""What a controller decides change by change is what it would decide had it just begun."""
+"""Incremental decisions of a controller equal the decisions of a controller that has just started."""
 
 from __future__ import annotations
 
@@ -78,12 +78,12 @@ STEPS = st.one_of(
 
 
 class Defect(Exception):
-    """Something that nobody foresees."""
+    """An unexpected error."""
 
 
 @dataclass(frozen=True)
 class Said:
-    """Of every job its verdict, how the queues stand, and how many jobs stand in which way."""
+    """The verdicts of all jobs, the usage of the queues, and the numbers of jobs for metrics."""
 
     verdicts: Mapping[str, Verdict | None]
     queues: Mapping[str, QueueUsage]
@@ -98,7 +98,7 @@ class Said:
 
 
 class Stage(World):
-    """A controller, and all that may happen to its jobs."""
+    """A controller, and the events that can affect its jobs."""
 
     def __init__(self) -> None:
         super().__init__(cpu="4")
@@ -113,7 +113,7 @@ class Stage(World):
             disturbed(self.memory, self._before),
             clock=self._read,
             monotonic=self.clock,
-            leadership=self.leadership,  # type: ignore[arg-type]  # it has all that is asked
+            leadership=self.leadership,  # type: ignore[arg-type]  # it has all methods that are called
         )
 
     def _before(self, verb: str, *_: object, **__: object) -> None:
@@ -122,7 +122,7 @@ class Stage(World):
             raise Unavailable("the server does not answer")
 
     def _read(self) -> float:
-        """The wall clock of the controller; it may break down in the middle of anything."""
+        """The wall clock of the controller. It can raise an error at any time."""
         if self.defect is not None:
             self.defect -= 1
             if self.defect < 0:
@@ -130,7 +130,7 @@ class Stage(World):
                 raise Defect("the clock")
         return self.clock.now
 
-    # What happens
+    # Events
 
     def happen(self, what: str, *details: Any) -> None:
         if what == "job":
@@ -181,7 +181,7 @@ class Stage(World):
         self._put(TFJOBS, "default", job)
 
     def _put(self, kind: Resource, namespace: str | None, document: Object) -> None:
-        """Instead of one that is there: an object of another uid."""
+        """Replace an existing object by a new object with another uid."""
         self._delete(kind, document["metadata"]["name"], namespace)
         self.memory.create(kind, namespace, document)
 
@@ -225,10 +225,10 @@ class Stage(World):
         if value is not None:
             self.memory.create(PRIORITY_CLASSES, None, {"metadata": {"name": "urgent"}, "value": value})
 
-    # What follows
+    # Results
 
     def rest(self) -> None:
-        """The controller acts until there is nothing left to do; what failed is tried again."""
+        """Run the controller until nothing is left to do, including retries."""
         idle = 0
         for _ in range(80):
             try:
@@ -236,22 +236,22 @@ class Stage(World):
             except (Unavailable, Defect):
                 taken = 1
             self.bury()
-            idle = 0 if taken else idle + 1  # what a pass has changed is seen in the next
+            idle = 0 if taken else idle + 1  # the next pass sees the changes of this pass
             if idle > 1 and not self.troubled:
                 return
             if idle > 1:
                 self.troubled, self.failing, self.defect, idle = False, 0, None, 0
-                self.clock.now += 40  # beyond every pause after a failure
+                self.clock.now += 40  # longer than any delay after a failure
         raise AssertionError(self.describe())
 
     def said(self) -> Said:
-        """What the controller says now."""
+        """The current results of the controller."""
         self.controller._admission.want()
         assert self.controller.step(()) == 0
         return Said.of(self.controller._job_index, self.controller._admission)
 
     def said_anew(self) -> Said:
-        """What one says that has just begun."""
+        """The results of a controller that has just started."""
         context = ControllerContext(cluster=self.memory, clock=self.clock)
         informers = InformerSet(context, on_job=lambda *_: None, on_owned=lambda *_: None, on_capacity_freed=list)
         informers.refresh()
@@ -266,7 +266,7 @@ class Stage(World):
 
 @given(st.lists(JOBS, min_size=3, max_size=6), st.lists(STEPS, min_size=8, max_size=30), st.integers(1, 3))
 @thorough(50)
-def test_deciding_on_changes_comes_to_the_same_as_beginning_anew(jobs: list[Any], steps: list[Any], often: int) -> None:
+def test_incremental_decisions_equal_decisions_after_fresh_start(jobs: list[Any], steps: list[Any], often: int) -> None:
     stage = Stage()
     for number, job in enumerate(jobs):
         stage.happen("job", number, job)

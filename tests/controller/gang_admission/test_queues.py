@@ -1,6 +1,6 @@
-"""Queues and priorities as a driver sees them: their documents decide, and their statuses say how they stand.
+"""Queues and priorities in a controller: quotas, preemption, and the statuses of queues.
 
-Queues that are open to some namespaces only, as a driver sees them: the labels of namespaces decide.
+Queues can be open only to some namespaces, which they select by labels.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def priority(name: str, value: int, **fields: Any) -> Object:
     }
 
 
-def test_a_job_waits_for_the_quota_of_its_queue_and_the_queue_says_so() -> None:
+def test_job_waits_for_queue_quota_and_queue_status_counts_jobs() -> None:
     world = World(cpu="8")
     world.memory.create(QUEUES, None, queue("research", "4"))
     world.submit(queued("first", "research"))
@@ -42,7 +42,7 @@ def test_a_job_waits_for_the_quota_of_its_queue_and_the_queue_says_so() -> None:
     assert (status["pending"], status["admitted"], status["used"]["cpu"]) == (1, 1, "3")
 
 
-def test_a_controller_with_threads_reports_the_usage_of_a_queue() -> None:
+def test_controller_with_threads_reports_queue_usage() -> None:
     world = World(cpu="8")
     world.memory.create(QUEUES, None, queue("research", "4"))
     controller = Controller(world.memory)
@@ -54,7 +54,7 @@ def test_a_controller_with_threads_reports_the_usage_of_a_queue() -> None:
         controller.stop()
 
 
-def test_more_quota_lets_it_start() -> None:
+def test_raised_queue_quota_admits_waiting_job() -> None:
     world = World(cpu="8")
     world.memory.create(QUEUES, None, queue("research", "4"))
     world.submit(queued("first", "research"))
@@ -65,8 +65,8 @@ def test_more_quota_lets_it_start() -> None:
     assert world.status("second")["reason"] == "Admitted"
 
 
-def test_what_a_replica_held_that_failed_for_good_goes_to_who_waits() -> None:
-    """Dynamic workers that are never restarted: the job goes on with those that are left."""
+def test_quota_of_permanently_failed_replica_goes_to_waiting_job() -> None:
+    """The job has dynamic workers that are never restarted. It continues with the remaining workers."""
     world = World(cpu="16")
     world.memory.create(QUEUES, None, queue("research", "5"))
     first, second = queued("first", "research"), queued("second", "research")
@@ -85,8 +85,8 @@ def test_what_a_replica_held_that_failed_for_good_goes_to_who_waits() -> None:
     assert world.status("second")["reason"] == "Admitted"
 
 
-def test_a_job_that_is_to_be_suspended_holds_its_place_until_its_status_says_so() -> None:
-    """Its pods may be on their way until then: given to others at once, its room is taken twice."""
+def test_suspended_job_keeps_capacity_until_status_is_written() -> None:
+    """A worker may still create its pods until then, so other jobs must not get the capacity."""
     world = World(cpu="3")
     world.submit(tfjob())
     world.settle()
@@ -98,7 +98,7 @@ def test_a_job_that_is_to_be_suspended_holds_its_place_until_its_status_says_so(
     assert JobIndex().read(ref, world.job()).claim() is None
 
 
-def test_a_job_waits_for_a_queue_that_is_not_there() -> None:
+def test_job_waits_until_queue_exists() -> None:
     world = World(cpu="8")
     world.memory.create(QUEUES, None, queue("research", "4"))
     world.submit(queued("lost", "reserch"))
@@ -110,7 +110,7 @@ def test_a_job_waits_for_a_queue_that_is_not_there() -> None:
     assert world.status("lost")["reason"] == "Admitted"
 
 
-def test_a_job_of_higher_priority_has_another_one_give_way() -> None:
+def test_higher_priority_job_preempts_lower_priority_job() -> None:
     world = World(cpu="4")
     world.memory.create(PRIORITY_CLASSES, None, priority("urgent", 1000))
     world.run_job(queued("low"))
@@ -119,7 +119,7 @@ def test_a_job_of_higher_priority_has_another_one_give_way() -> None:
     world.settle()
     assert ("Preempted", world.status("low")["failure"]["message"]) in world.events()
     assert "default/high" in world.status("low")["failure"]["message"]
-    assert world.status("high").get("admission") is None  # not before the room is free
+    assert world.status("high").get("admission") is None  # not before the capacity is free
     world.bury()
     world.settle()
     assert world.status("high")["reason"] == "Admitted"
@@ -133,7 +133,7 @@ def test_a_job_of_higher_priority_has_another_one_give_way() -> None:
     assert world.status("low").get("admission") is not None
 
 
-def test_a_class_that_never_preempts_waits() -> None:
+def test_job_with_preemption_policy_never_waits() -> None:
     world = World(cpu="4")
     world.memory.create(PRIORITY_CLASSES, None, priority("patient", 1000, preemptionPolicy="Never"))
     world.submit(queued("low"))
@@ -145,7 +145,7 @@ def test_a_class_that_never_preempts_waits() -> None:
     assert world.status("high")["reason"] == "WaitingForCapacity"
 
 
-def test_a_queue_that_cannot_be_read_says_so_and_its_jobs_wait() -> None:
+def test_invalid_queue_reports_error_and_its_jobs_wait() -> None:
     world = World(cpu="8")
     world.memory.create(QUEUES, None, queue("broken", "much"))
     world.submit(queued("first", "broken"))
@@ -156,19 +156,19 @@ def test_a_queue_that_cannot_be_read_says_so_and_its_jobs_wait() -> None:
     assert "nominal" in world.memory.get(QUEUES, None, "broken")["status"]["message"]
 
 
-def test_where_there_are_no_queues_their_names_mean_nothing() -> None:
-    """They are another system's, or may not be seen."""
+def test_queue_names_are_ignored_when_no_queues_exist() -> None:
+    """The names belong to another system, or the controller may not list queues."""
     world = World(cpu="8")
     world.submit(queued("first", "research"))
     world.settle()
     assert world.status("first")["reason"] == "Admitted"
 
 
-def test_a_server_that_does_not_answer_is_asked_for_one_queue_and_not_for_each() -> None:
-    """Each question takes as long as a request may: all of them together would pass for a loop that is stuck."""
+def test_unanswered_queue_status_write_stops_writes_of_other_queues() -> None:
+    """Each write takes until its timeout. Writes for all queues would look like a stuck loop."""
 
     class Silent:
-        """A cluster that does not take the status of a queue."""
+        """A cluster that does not answer writes of queue statuses."""
 
         away = True
         asked = 0
@@ -199,7 +199,7 @@ def test_a_server_that_does_not_answer_is_asked_for_one_queue_and_not_for_each()
     assert all(world.memory.get(QUEUES, None, name).get("status") for name in ("a", "b", "c"))
 
 
-def test_the_status_of_a_queue_is_written_when_it_changes_and_not_once_more() -> None:
+def test_queue_status_is_written_only_when_changed() -> None:
     world, written = World(cpu="8"), list[str]()
 
     def note(verb: str, resource: Resource, *_: Any, **how: Any) -> None:
@@ -214,7 +214,7 @@ def test_the_status_of_a_queue_is_written_when_it_changes_and_not_once_more() ->
     world.settle()
     before = len(written)
     for name in ("second", "third"):
-        world.submit(queued(name))  # in no queue, but decided about
+        world.submit(queued(name))  # these jobs have no queue, but admission decides about them
         world.clock.now += 60
         world.settle()
     assert len(written) == before > 0
@@ -228,7 +228,7 @@ def label(memory: MemoryCluster, team: str | None, namespace: str = "default") -
 
 
 def waiting(**spec: Any) -> World:
-    """A job of the namespace ``default`` has named the queue of another team."""
+    """A world with a job of the namespace ``default`` that names the queue of another team."""
     world = World(cpu="8")
     world.memory.create(QUEUES, None, queue("vision", "8", **spec))
     world.submit(queued("mine", "vision"))
@@ -236,7 +236,7 @@ def waiting(**spec: Any) -> World:
     return world
 
 
-def test_a_job_of_another_team_waits_until_its_namespace_is_let_in() -> None:
+def test_job_waits_until_queue_selects_its_namespace() -> None:
     world = waiting(namespaceSelector=VISION)
     status = world.status("mine")
     assert status["reason"] == "NamespaceMismatch"
@@ -252,7 +252,7 @@ def test_a_job_of_another_team_waits_until_its_namespace_is_let_in() -> None:
 
 
 @pytest.mark.parametrize("selector", [None, {}, {"matchLabels": {"kubernetes.io/metadata.name": "default"}}])
-def test_it_starts_when_the_queue_is_opened(selector: Any) -> None:
+def test_waiting_job_starts_when_queue_opens_to_its_namespace(selector: Any) -> None:
     world = waiting(namespaceSelector=VISION)
     assert world.status("mine")["reason"] == "NamespaceMismatch"
     stored = world.memory.get(QUEUES, None, "vision")
@@ -263,7 +263,7 @@ def test_it_starts_when_the_queue_is_opened(selector: Any) -> None:
     assert world.status("mine")["reason"] == "Admitted"
 
 
-def test_who_runs_keeps_its_place_when_its_namespace_no_longer_matches() -> None:
+def test_running_job_keeps_admission_when_namespace_no_longer_matches() -> None:
     world = World(cpu="8")
     label(world.memory, "vision")
     world.memory.create(QUEUES, None, queue("vision", "8", namespaceSelector=VISION))
@@ -276,7 +276,7 @@ def test_who_runs_keeps_its_place_when_its_namespace_no_longer_matches() -> None
     assert world.status("next")["reason"] == "NamespaceMismatch"
 
 
-def test_a_selector_that_cannot_be_read_opens_nothing() -> None:
+def test_queue_with_invalid_selector_admits_no_jobs() -> None:
     world = waiting(namespaceSelector={"matchLabls": {"team": "vision"}})
     assert world.status("mine")["reason"] == "QueueNotFound"
     assert "matchLabls" in world.memory.get(QUEUES, None, "vision")["status"]["message"]
@@ -292,7 +292,7 @@ def test_a_selector_that_cannot_be_read_opens_nothing() -> None:
         (None, "Admitted"),
     ],
 )
-def test_without_the_right_to_see_namespaces_only_their_names_are_known(selector: Any, found: str) -> None:
+def test_only_namespace_names_match_without_permission_to_list_namespaces(selector: Any, found: str) -> None:
     def blind(verb: str, kind: Any = None, *_: Any, **__: Any) -> None:
         if kind == NAMESPACES and verb in ("list", "watch"):
             raise Forbidden("namespaces is forbidden")
@@ -309,7 +309,7 @@ def test_without_the_right_to_see_namespaces_only_their_names_are_known(selector
         assert "list and watch namespaces" in world.status("mine")["message"]
 
 
-def test_a_driver_that_follows_the_cluster_starts_the_job_for_the_label_alone() -> None:
+def test_controller_admits_waiting_job_when_namespace_label_changes() -> None:
     world = waiting(namespaceSelector=VISION)
     watched: list[Resource] = []
 

@@ -1,4 +1,4 @@
-"""A namespace's ResourceQuota is part of what must have room: a gang starts with all of its pods, or waits."""
+"""A ResourceQuota limits gangs: a gang starts with all of its pods, or waits."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def limited(hard: dict[str, str], **fields: Any) -> World:
         ({"services": "4"}, "services 2 of 4 used, needs 3"),
     ],
 )
-def test_a_gang_that_would_go_beyond_a_quota_waits_as_a_whole(hard: dict[str, str], said: str) -> None:
+def test_gang_that_exceeds_resource_quota_waits_as_whole(hard: dict[str, str], said: str) -> None:
     world = limited(hard)
     world.submit(workers("first", 2))
     world.settle()
@@ -67,7 +67,7 @@ def test_a_gang_that_would_go_beyond_a_quota_waits_as_a_whole(hard: dict[str, st
 @pytest.mark.parametrize(
     "kind", [LIMIT_RANGES, RESOURCE_QUOTAS, RUNTIME_CLASSES, NAMESPACES], ids=lambda kind: kind.plural
 )
-def test_a_driver_that_may_not_see_them_drives_on(kind: Resource) -> None:
+def test_controller_starts_jobs_without_permission_to_list_kind(kind: Resource) -> None:
     def before(verb: str, resource: Any, *_: Any, **__: Any) -> None:
         if verb in ("list", "watch") and resource == kind:
             raise Forbidden(f"may not list {kind.plural}")
@@ -79,7 +79,7 @@ def test_a_driver_that_may_not_see_them_drives_on(kind: Resource) -> None:
     assert len(world.pods()) == 3
 
 
-def test_it_starts_when_what_is_used_becomes_less() -> None:
+def test_waiting_gang_starts_when_quota_usage_falls() -> None:
     world = limited({"pods": "4"})
     world.submit(workers("first", 2))
     world.submit(workers("second", 3))
@@ -91,7 +91,7 @@ def test_it_starts_when_what_is_used_becomes_less() -> None:
     assert sum(name.startswith("second") for name in world.pods()) == 3
 
 
-def test_it_starts_when_the_quota_is_raised() -> None:
+def test_waiting_gang_starts_when_quota_is_raised() -> None:
     world = limited({"pods": "2"})
     world.submit(workers("mnist", 3))
     world.settle()
@@ -102,7 +102,7 @@ def test_it_starts_when_the_quota_is_raised() -> None:
     assert len(world.pods()) == 3
 
 
-def test_gangs_that_are_admitted_at_once_are_counted_before_they_have_pods() -> None:
+def test_admitted_gangs_count_in_quota_before_pods_exist() -> None:
     world = limited({"pods": "5"})
     for number in range(4):
         world.submit(workers(f"job-{number}", 2))
@@ -111,7 +111,7 @@ def test_gangs_that_are_admitted_at_once_are_counted_before_they_have_pods() -> 
     assert [world.status(f"job-{number}")["reason"] for number in range(4)].count("ResourceQuotaExceeded") == 2
 
 
-def test_pods_of_others_count() -> None:
+def test_pods_of_other_owners_count_in_quota() -> None:
     world = limited({"pods": "3"})
     world.memory.create(PODS, "default", {"metadata": {"name": "x"}, "spec": {"containers": [container()]}})
     world.submit(workers("mnist", 3))
@@ -119,7 +119,7 @@ def test_pods_of_others_count() -> None:
     assert world.status()["message"] == "waits for ResourceQuota team-quota: pods 1 of 3 used, needs 3"
 
 
-def test_another_namespace_is_not_held_back() -> None:
+def test_quota_does_not_limit_other_namespaces() -> None:
     world = limited({"pods": "1"})
     world.submit(workers("mnist", 3))
     world.memory.create(PODS, "kube-system", {"metadata": {"name": "x"}, "spec": {"containers": [container()]}})
@@ -143,14 +143,14 @@ def test_another_namespace_is_not_held_back() -> None:
         ({"scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "Exists"}]}}, {}, False),
     ],
 )
-def test_a_quota_counts_the_pods_in_its_scopes(scopes: dict[str, Any], spec: dict[str, Any], waits: bool) -> None:
+def test_quota_counts_only_pods_in_its_scopes(scopes: dict[str, Any], spec: dict[str, Any], waits: bool) -> None:
     world = limited({"pods": "1"}, **scopes)
     world.submit(workers("mnist", 2, **spec))
     world.settle()
     assert (world.pods() == {}) is waits
 
 
-def test_pods_that_name_no_priority_class_are_in_the_scope_of_the_default_one() -> None:
+def test_pods_without_priority_class_are_in_scope_of_global_default() -> None:
     usual = {"metadata": {"name": "usual"}, "value": 7, "globalDefault": True}
     rule = {"scopeName": "PriorityClass", "operator": "In", "values": ["usual"]}
     world = limited({"pods": "1"}, scopeSelector={"matchExpressions": [rule]})
@@ -160,7 +160,7 @@ def test_pods_that_name_no_priority_class_are_in_the_scope_of_the_default_one() 
     assert (world.pods(), world.status()["reason"]) == ({}, "NeverFits")
 
 
-def test_the_embedded_cluster_refuses_what_goes_beyond_a_quota() -> None:
+def test_embedded_cluster_rejects_pods_over_quota() -> None:
     world = limited({"pods": "1", "requests.cpu": "4"})
     one = {"spec": {"containers": [container()]}}
     world.memory.create(PODS, "default", {"metadata": {"name": "a"}, **one})
@@ -175,7 +175,7 @@ def test_the_embedded_cluster_refuses_what_goes_beyond_a_quota() -> None:
     assert status["used"] == {"pods": "0", "requests.cpu": "0"}
 
 
-def test_the_overhead_of_a_runtime_class_needs_room() -> None:
+def test_runtime_class_overhead_counts_as_request() -> None:
     world = World(cpu="4")
     sandbox = {"metadata": {"name": "sandbox"}, "handler": "s", "overhead": {"podFixed": {"cpu": "1500m"}}}
     world.memory.create(RUNTIME_CLASSES, None, sandbox)
@@ -184,7 +184,7 @@ def test_the_overhead_of_a_runtime_class_needs_room() -> None:
     assert (world.pods(), world.status()["reason"]) == ({}, "NeverFits")
 
 
-def test_the_nodes_of_a_runtime_class_are_those_its_jobs_are_admitted_to() -> None:
+def test_jobs_are_admitted_only_to_nodes_of_runtime_class() -> None:
     world = World(cpu="4")
     taint = {"key": "sandbox", "effect": "NoSchedule"}
     scheduling = {"nodeSelector": {"runtime": "gvisor"}, "tolerations": [{"key": "sandbox", "operator": "Exists"}]}
@@ -202,7 +202,7 @@ def test_the_nodes_of_a_runtime_class_are_those_its_jobs_are_admitted_to() -> No
     assert set(world.pods()) == {"mnist-worker-0", "mnist-worker-1"}
 
 
-# What a LimitRange fills in
+# Defaults from a LimitRange
 
 
 def limit_range(world: World, **rules: Any) -> None:
@@ -211,7 +211,7 @@ def limit_range(world: World, **rules: Any) -> None:
 
 
 def silent(name: str, count: int) -> Object:
-    """Workers that say nothing of what they need."""
+    """Workers without resource requests."""
     return workers(name, count, containers=[{"name": "tensorflow", "image": "tf"}])
 
 
@@ -245,7 +245,7 @@ def test_defaults_of_limit_range_count_on_nodes() -> None:
     assert world.status("second")["reason"] == "WaitingForCapacity"
 
 
-def test_own_limit_counts_before_default_request() -> None:
+def test_container_limit_overrides_default_request() -> None:
     world = limited({"requests.cpu": "3"})
     limit_range(world, defaultRequest={"cpu": "100m"})
     own = {"name": "tensorflow", "image": "tf", "resources": {"limits": {"cpu": "2"}}}
@@ -254,7 +254,7 @@ def test_own_limit_counts_before_default_request() -> None:
     assert "needs requests.cpu 4" in world.status("first")["message"]
 
 
-def test_gang_is_counted_anew_when_limit_range_comes() -> None:
+def test_gang_is_recounted_when_limit_range_is_created() -> None:
     world = limited({"requests.cpu": "1"})
     world.submit({**silent("first", 2), "spec": {**silent("first", 2)["spec"], "runPolicy": {"suspend": True}}})
     world.settle()
@@ -265,14 +265,14 @@ def test_gang_is_counted_anew_when_limit_range_comes() -> None:
     assert world.pods() == {}
 
 
-def test_a_replica_that_is_done_counts_no_more() -> None:
+def test_succeeded_replica_no_longer_counts_in_quota() -> None:
     world = limited({"pods": "4"})
     document = workers("first", 3)
     document["spec"]["successPolicy"] = "AllWorkers"
     world.run_job(document)
     world.end_pod("first-worker-2", 0)
     world.settle()
-    world.clock.now += 10  # then its status says that the replica has succeeded
+    world.clock.now += 10  # by then the status reports that the replica has succeeded
     world.settle()
     world.submit(workers("second", 2))
     world.settle()

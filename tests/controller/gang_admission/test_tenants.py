@@ -1,4 +1,4 @@
-"""What a tenant can write holds no place, quota or node of others, and takes no more than its queue has."""
+"""A tenant cannot hold the quota or nodes of others, or use more than the quota of its own queue."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def with_finalizer(name: str, **fields: Any) -> dict[str, Any]:
 
 
 def used(world: World, name: str) -> Any:
-    """What the status of a queue says of its CPUs."""
+    """The used CPUs in the status of a queue."""
     world.clock.now += 10
     world.settle()
     return world.memory.get(QUEUES, None, name)["status"].get("used", {}).get("cpu")
@@ -31,7 +31,7 @@ def used(world: World, name: str) -> Any:
 # A job that is being deleted
 
 
-def test_deleting_job_gets_no_place_when_room_comes() -> None:
+def test_job_being_deleted_is_not_admitted() -> None:
     world = World(cpu="3")
     world.submit(tfjob("first"))
     world.settle()
@@ -51,8 +51,8 @@ def test_deleting_job_gets_no_place_when_room_comes() -> None:
     assert len(world.pods()) == 3
 
 
-def test_deleting_job_with_a_place_holds_what_its_pods_hold() -> None:
-    """Background deletion with a finalizer leaves the pods until the job is gone; no driver creates more."""
+def test_admitted_job_being_deleted_counts_until_pods_are_gone() -> None:
+    """Background deletion with a finalizer keeps the pods until the job is gone. The controller creates no new pods."""
     world = World(cpu="8")
     world.memory.create(QUEUES, None, queue("research", "3"))
     stays = queued("goes", "research")
@@ -70,7 +70,7 @@ def test_deleting_job_with_a_place_holds_what_its_pods_hold() -> None:
     assert world.status("next")["reason"] == "Admitted"
 
 
-def test_deleting_job_with_a_place_and_no_pods_holds_nothing() -> None:
+def test_admitted_job_being_deleted_without_pods_frees_capacity() -> None:
     world = World(cpu="3")
     world.submit(with_finalizer("goes"))
     world.step_until(lambda: world.status("goes").get("admission") is not None)
@@ -82,11 +82,11 @@ def test_deleting_job_with_a_place_and_no_pods_holds_nothing() -> None:
     assert world.status("next")["reason"] == "Admitted"
 
 
-def test_edit_of_job_that_waits_costs_the_same_whatever_number_of_replicas_it_has() -> None:
-    """A tenant may edit a job of ten thousand replicas fifty times a second. It cost twelve times as much."""
+def test_cost_of_editing_waiting_job_is_independent_of_replicas() -> None:
+    """A tenant can edit a job of 10,000 replicas 50 times a second. Such an edit once cost 12 times as much."""
 
     def calls(workers: int) -> int:
-        """Functions that are called for one edit."""
+        """The number of function calls for an edit."""
         world, found = World(cpu="1"), [0]
         job = tfjob(workers=workers)
         job["spec"]["enableDynamicWorker"] = True  # else its TF_CONFIG would be too long
@@ -103,7 +103,7 @@ def test_edit_of_job_that_waits_costs_the_same_whatever_number_of_replicas_it_ha
             sys.setprofile(before)
         return found[0]
 
-    calls(4)  # what is read once for all
+    calls(4)  # fills the caches
     assert calls(10_000) < 1.5 * calls(4)
 
 
@@ -111,7 +111,7 @@ def test_edit_of_job_that_waits_costs_the_same_whatever_number_of_replicas_it_ha
 
 
 def orphaned(world: World, name: str) -> None:
-    """``kubectl delete --cascade=orphan``: the job goes, and the garbage collector takes its name off the pods."""
+    """``kubectl delete --cascade=orphan`` deletes the job and removes the owner of its pods."""
     uid = world.job(name)["metadata"]["uid"]
     world.memory.delete(TFJOBS, "default", name, propagation="Orphan")
     for pod in world.pods().values():
@@ -120,7 +120,7 @@ def orphaned(world: World, name: str) -> None:
             world.memory.replace(PODS, "default", pod["metadata"]["name"], {**pod, "metadata": kept})
 
 
-def test_orphaned_pods_count_in_their_queue_until_they_are_gone() -> None:
+def test_orphaned_pods_count_in_queue_until_gone() -> None:
     world = World(cpu="8")
     world.memory.create(QUEUES, None, queue("research", "3"))
     world.run_job(queued("first", "research"))
@@ -135,7 +135,7 @@ def test_orphaned_pods_count_in_their_queue_until_they_are_gone() -> None:
     assert world.status("second")["reason"] == "Admitted"
 
 
-def test_pods_that_a_suspended_job_leaves_count_until_they_are_gone() -> None:
+def test_pods_of_suspended_job_count_until_gone() -> None:
     world = World(cpu="8")
     world.memory.create(QUEUES, None, queue("research", "3"))
     world.run_job(queued("first", "research"))
@@ -149,7 +149,7 @@ def test_pods_that_a_suspended_job_leaves_count_until_they_are_gone() -> None:
     assert world.status("second")["reason"] == "Admitted"
 
 
-def test_pods_that_a_finished_job_keeps_count_until_they_are_gone() -> None:
+def test_remaining_pods_of_finished_job_count_until_gone() -> None:
     world = World(cpu="8")
     world.memory.create(QUEUES, None, queue("research", "3"))
     first = queued("first", "research")
@@ -159,7 +159,7 @@ def test_pods_that_a_finished_job_keeps_count_until_they_are_gone() -> None:
     world.end_pod("first-worker-1", 0)
     world.settle()
     assert world.status("first")["phase"] == "Completed"
-    assert used(world, "research") == "1"  # the parameter server runs on
+    assert used(world, "research") == "1"  # the parameter server still runs
     world.submit(queued("second", "research"))
     world.settle()
     assert world.status("second")["reason"] == "QuotaExceeded"
@@ -168,8 +168,8 @@ def test_pods_that_a_finished_job_keeps_count_until_they_are_gone() -> None:
     assert world.status("second")["reason"] == "Admitted"
 
 
-def test_pods_of_another_namespace_count_in_no_queue_that_is_closed_to_it() -> None:
-    """Any user may write labels on pods of their own."""
+def test_pods_of_other_namespace_do_not_count_in_closed_queue() -> None:
+    """Users can write any label on their own pods."""
     world = World(cpu="8")
     world.memory.create(NAMESPACES, None, {"metadata": {"name": "team-b"}})
     only = {"matchLabels": {"kubernetes.io/metadata.name": "default"}}
@@ -183,7 +183,7 @@ def test_pods_of_another_namespace_count_in_no_queue_that_is_closed_to_it() -> N
     assert world.status("first")["reason"] == "Admitted"
 
 
-def test_label_of_a_template_names_no_queue() -> None:
+def test_template_label_does_not_override_queue() -> None:
     world = World(cpu="8")
     document = queued("first", "research")
     for spec in document["spec"]["tfReplicaSpecs"].values():
@@ -194,11 +194,11 @@ def test_label_of_a_template_names_no_queue() -> None:
     assert {pod["metadata"]["labels"][names.QUEUE] for pod in world.pods().values()} == {"research"}
 
 
-# A job that cannot take its place
+# A job whose admission cannot be written
 
 
-def test_job_whose_status_cannot_be_written_holds_no_place() -> None:
-    """A document just below the limit of the API server has no room for a status."""
+def test_job_with_unwritable_status_holds_no_capacity() -> None:
+    """A document just below the size limit of the API server leaves no space for a status."""
     refuses = [True]
 
     def too_large(verb: str, kind: Any, *args: Any, **_: Any) -> None:

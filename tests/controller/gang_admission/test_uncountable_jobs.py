@@ -1,4 +1,4 @@
-"""One job whose numbers cannot be counted, explained or rendered stops no other one, and says so itself."""
+"""A job with invalid or extreme numbers reports its own error and does not stop other jobs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def requests(**amounts: Any) -> Change:
     return container("resources", {"requests": amounts})
 
 
-# What is refused, with the path that names it.
+# Changes that are refused, with the path in the message.
 REFUSED: dict[str, tuple[Change, str]] = {
     "resources-text": (container("resources", "none"), "containers[0].resources"),
     "limits-list": (container("resources", {"limits": ["cpu"]}), "containers[0].resources.limits"),
@@ -69,7 +69,7 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "max-workers": (annotation(names.MAX_WORKERS, "2147483647"), "max-workers"),
 }
 
-# What is wrong and shows only when it is decided about, or does no harm.
+# Changes that are accepted: they are harmless, or fail only in admission.
 TAKEN: dict[str, Change] = {
     "deadline": policy("activeDeadlineSeconds", 999_999_999_999),
     "deadline-int64": policy("activeDeadlineSeconds", 2**63 - 1),
@@ -91,9 +91,9 @@ TAKEN: dict[str, Change] = {
 
 
 def restarting(world: World) -> None:
-    """A job whose worker has failed, and is to come back after a pause."""
+    """A job with a failed worker that restarts after a delay."""
     world.run_job(tfjob("due", ps=0, workers=2))
-    for _ in range(2):  # the first restart has no pause
+    for _ in range(2):  # the first restart has no delay
         world.end_pod("due-worker-1", 137)
         world.remove_pods()
         if "due-worker-1" in world.pods():
@@ -103,13 +103,13 @@ def restarting(world: World) -> None:
 
 
 def start_again(world: World) -> None:
-    """The scheduler finds a node for the worker that comes back; without one its gang would give up its admission."""
+    """Run the restarted worker. If its pod had no node, the gang would give up its admission."""
     if "due-worker-1" in world.pods():
         world.run_pods("due-worker-1")
 
 
 def beside(change: Change) -> World:
-    """A world after such a job has come, beside a healthy one and one with a restart that is due."""
+    """A world with the changed job, a healthy job, and a job with a restart that is due."""
     world = World(cpu="32")
     restarting(world)
     document = tfjob("bad", ps=0, workers=1)
@@ -129,7 +129,7 @@ def others_go_on(world: World) -> None:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_counted_is_that_jobs_own_error(name: str) -> None:
+def test_refused_job_reports_invalid_spec_and_other_jobs_continue(name: str) -> None:
     change, path = REFUSED[name]
     world = beside(change)
     others_go_on(world)
@@ -142,12 +142,12 @@ def test_what_cannot_be_counted_is_that_jobs_own_error(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TAKEN)
-def test_what_is_nonsense_stops_no_other_job(name: str) -> None:
+def test_accepted_nonsense_does_not_stop_other_jobs(name: str) -> None:
     others_go_on(beside(TAKEN[name]))
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_running_job_that_is_edited_so_stops_no_other_one(name: str) -> None:
+def test_invalid_edit_of_running_job_does_not_stop_other_jobs(name: str) -> None:
     world = World(cpu="32")
     world.submit(tfjob("bad", ps=0, workers=1))
     restarting(world)
@@ -169,8 +169,8 @@ def of_workers(name: str, workers: int, **policy: Any) -> Object:
     return document
 
 
-def test_a_waiter_past_its_patience_behind_a_job_that_may_run_for_31_709_years() -> None:
-    """Its start is part of a text, and the year 33715 is none that Python has."""
+def test_estimated_start_beyond_year_9999_does_not_fail() -> None:
+    """The wait message contains the estimated start, and Python does not support the year 33715."""
     world = World(cpu="4")
     world.run_job(of_workers("long", 3, activeDeadlineSeconds=999_999_999_999))
     world.submit(of_workers("waits", 4))

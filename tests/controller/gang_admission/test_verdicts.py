@@ -1,4 +1,4 @@
-"""Admission is asked no more often than leaves the drivers time for everything else."""
+"""The admission loop: pauses, changes during decisions, outdated verdicts, and errors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def context(world: World, monotonic: Callable[[], float] = time.monotonic) -> Co
 
 
 class Counted(MetricsRecorder):
-    """Counts the gangs that could not be decided about."""
+    """Counts the gangs that admission could not evaluate."""
 
     def __init__(self) -> None:
         self.gangs = 0
@@ -43,13 +43,13 @@ class Counted(MetricsRecorder):
 
 
 class Unhashable(str):
-    """A text that no dict takes."""
+    """A text that cannot be the key of a dict."""
 
     __hash__ = None  # type: ignore[assignment]
 
 
 class Altered(InformerSet):
-    """Caches whose changes come altered, or not at all."""
+    """Informers whose changes are altered before admission reads them."""
 
     def __init__(self, world: World, alter: Callable[[AdmissionChanges], AdmissionChanges]) -> None:
         super().__init__(
@@ -65,7 +65,7 @@ class Altered(InformerSet):
 
 
 class Slow:
-    """A clock that goes on by so many seconds while admission reads what has changed."""
+    """A clock that advances by the given seconds while admission reads changes."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -82,9 +82,7 @@ class Slow:
 
 
 @pytest.mark.parametrize(("seconds", "rests"), [(0.002, 0.008), (0.01, 0.04), (60.0, 0.1)])
-def test_it_rests_four_times_as_long_as_it_takes_and_never_so_long_that_people_notice(
-    seconds: float, rests: float
-) -> None:
+def test_admission_pauses_four_times_decision_duration_and_at_most_100_ms(seconds: float, rests: float) -> None:
     world, clock, job_index = World(), Slow(), JobIndex()
     world.submit(tfjob("a"))
     world.submit(tfjob("b"))
@@ -101,7 +99,7 @@ def test_it_rests_four_times_as_long_as_it_takes_and_never_so_long_that_people_n
     assert admission.pause() == pytest.approx(0.0)
 
 
-def test_a_decision_that_fails_is_rested_from_too() -> None:
+def test_admission_pauses_after_failed_decision() -> None:
     world, clock = World(), Slow()
     admission = GangAdmission(context(world, clock), world.controller.informers)
 
@@ -114,8 +112,8 @@ def test_a_decision_that_fails_is_rested_from_too() -> None:
     assert (admission.wanted, admission.pause()) == (True, pytest.approx(0.04))
 
 
-def test_a_change_that_comes_while_changes_are_read_is_not_forgotten() -> None:
-    """A change noted only after that wakes the loop: the decision that is under way does not know of it."""
+def test_change_during_decision_is_not_lost() -> None:
+    """The current decision does not include the change, so the change must wake the loop again."""
     world, job_index = World(), JobIndex()
     world.submit(tfjob())
     informers = world.controller.informers
@@ -134,7 +132,7 @@ def test_a_change_that_comes_while_changes_are_read_is_not_forgotten() -> None:
     assert len(admission.decide(job_index.changes)) == 1
 
 
-def test_a_worker_does_not_wait_for_the_decision_about_others() -> None:
+def test_worker_reads_verdict_while_admission_decides() -> None:
     world, job_index = World(), JobIndex()
     world.submit(tfjob())
     informers = world.controller.informers
@@ -155,8 +153,8 @@ def test_a_worker_does_not_wait_for_the_decision_about_others() -> None:
     assert isinstance(found[1], Admit)
 
 
-def test_a_place_for_a_version_that_is_gone_is_decided_anew() -> None:
-    """A client wrote into the job between the decision and its pass; nothing that admission decides on has changed."""
+def test_verdict_for_old_version_is_decided_again() -> None:
+    """A client wrote the job between the decision and the pass, but did not change the inputs of admission."""
     world = World()
     world.submit(tfjob())
     informers, job_index = world.controller.informers, JobIndex()
@@ -178,8 +176,8 @@ def test_a_place_for_a_version_that_is_gone_is_decided_anew() -> None:
     assert isinstance(admission.verdict(after), Admit)
 
 
-def test_a_place_that_is_not_written_down_as_intended_is_told_to_nobody() -> None:
-    """The verdict was taken back, and the admitter still counts with it until it decides again."""
+def test_withdrawn_admission_gives_no_verdict_until_next_decision() -> None:
+    """The admitter still counts the withdrawn admission until it decides again."""
     world = World()
     world.submit(tfjob())
     informers, job_index = world.controller.informers, JobIndex()
@@ -195,8 +193,8 @@ def test_a_place_that_is_not_written_down_as_intended_is_told_to_nobody() -> Non
     assert isinstance(admission.verdict(known), Admit)
 
 
-def test_a_gang_that_cannot_be_decided_about_is_left_out_and_the_others_keep_what_they_were_given() -> None:
-    """A label of a node that no dict takes fails in the middle of deciding about the one gang that asks for it."""
+def test_undecidable_gang_is_left_out_and_other_gangs_keep_admission() -> None:
+    """An unhashable node label fails only in the evaluation of the gang that requests it."""
     world, counted, job_index = World(cpu="6"), Counted(), JobIndex()
 
     def unhashable(seen: AdmissionChanges) -> AdmissionChanges:
@@ -221,7 +219,7 @@ def test_a_gang_that_cannot_be_decided_about_is_left_out_and_the_others_keep_wha
     assert isinstance(decide()["first"], Admit)
     bad = tfjob("bad")
     bad["metadata"]["annotations"] = {names.TOPOLOGY: "zone", names.TOPOLOGY_REQUIRED: "true"}
-    world.clock.now -= 100  # they come before the first one in their queue
+    world.clock.now -= 100  # these jobs come before the first job in the queue
     world.submit(bad)
     world.submit(tfjob("second"))
     world.submit(tfjob("third"))
@@ -234,8 +232,8 @@ def test_a_gang_that_cannot_be_decided_about_is_left_out_and_the_others_keep_wha
     assert decide()["bad"].reason == "Unreadable"
 
 
-def test_a_decision_that_fails_halfway_is_begun_anew_with_all_there_is() -> None:
-    """Changes that were read for it do not come a second time."""
+def test_failed_decision_starts_again_with_full_state() -> None:
+    """Changes that the failed decision has read do not arrive again."""
     world, job_index, fails = World(), JobIndex(), [True]
     world.submit(tfjob())
 
@@ -257,13 +255,13 @@ def test_a_decision_that_fails_halfway_is_begun_anew_with_all_there_is() -> None
 
 
 def postpone(world: World, name: str, until: float) -> None:
-    """The job has given up its admission, and tries again then."""
+    """The job has given up its admission until this time."""
     memory = {"phase": "Pending", "reason": "ScheduleTimeout", "notBefore": format_time(until), "requeues": 1}
     world.memory.patch(TFJOBS, "default", name, {"status": {"tfDist": memory}}, subresource="status")
 
 
-def test_whose_time_has_not_come_yet_has_no_place_though_the_clock_said_otherwise_before() -> None:
-    """Room for two; the clock is 40 s ahead while the first of them comes, and is set back then."""
+def test_postponed_job_holds_no_capacity_after_clock_is_set_back() -> None:
+    """Two jobs fit. The clock is 40 s ahead when the first of them arrives, and is then set back."""
     world, steady = World(cpu="8"), Clock()
     world.controller = Controller(world.memory, clock=world.clock, monotonic=steady)
     world.submit(tfjob("early"))
@@ -281,7 +279,7 @@ def test_whose_time_has_not_come_yet_has_no_place_though_the_clock_said_otherwis
     assert reasons == {"other": "Admitted", "early": "ScheduleTimeout", "late": "Admitted"}
 
 
-def test_a_write_between_decision_and_pass_leaves_no_job_behind() -> None:
+def test_job_written_between_decision_and_pass_is_admitted() -> None:
     world, written = World(), [False]
 
     def write(verb: str, resource: Resource, *_: Any, **__: Any) -> None:
@@ -293,13 +291,13 @@ def test_a_write_between_decision_and_pass_leaves_no_job_behind() -> None:
     world.controller = Controller(disturbed(world.memory, write), clock=world.clock, monotonic=world.clock)
     world.submit(tfjob())
     world.step_until(lambda: written[0])
-    world.clock.now += 31  # longer than the pause after a failure
+    world.clock.now += 31  # longer than the delay after a failure
     world.settle()
     assert world.status()["reason"] == "Admitted"
 
 
-def test_a_job_that_comes_while_admission_rests_is_decided_about_afterwards() -> None:
-    """Nothing else may happen that would wake the driver."""
+def test_jobs_submitted_during_admission_pause_are_admitted() -> None:
+    """No other event wakes the controller."""
     world = World(cpu="64", clock=RunningClock())
     driver = Controller(world.memory, clock=world.clock, monotonic=world.clock)
     driver.start()
@@ -313,14 +311,14 @@ def test_a_job_that_comes_while_admission_rests_is_decided_about_afterwards() ->
 
 
 def decided(world: World, admission: GangAdmission, job_index: JobIndex) -> dict[str, JobEntry]:
-    """Decide on what is stored; the jobs by name."""
+    """Decide about the stored jobs, and return their entries by name."""
     world.controller.informers.refresh()
     known = {ref.name: job_index.read(ref, stored) for ref, stored in world.controller.informers.jobs()}
     admission.decide(job_index.changes)
     return known
 
 
-def test_after_leadership_was_won_anew_nothing_of_before_is_written() -> None:
+def test_restart_discards_earlier_verdicts() -> None:
     world, job_index = World(cpu="9"), JobIndex()
     admission = GangAdmission(context(world), world.controller.informers)
     world.submit(tfjob("a"))
@@ -331,7 +329,7 @@ def test_after_leadership_was_won_anew_nothing_of_before_is_written() -> None:
     assert admission.wanted
 
 
-def test_the_first_of_many_gangs_are_handed_out_before_the_last_is_decided_about() -> None:
+def test_decisions_about_many_gangs_are_handed_out_in_batches() -> None:
     world, job_index = World(cpu="300"), JobIndex()
     world.controller.informers.refresh()
     admission = GangAdmission(context(world), world.controller.informers)

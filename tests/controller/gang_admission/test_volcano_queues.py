@@ -1,4 +1,4 @@
-"""Queues of Volcano's that the cluster serves, as a driver sees them: they decide, and are not written."""
+"""Volcano's queues in a controller: they limit jobs, and the controller does not write them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def reasons(world: World, *names: str) -> list[str]:
     return [world.status(name, VOLCANO_JOBS)["reason"] for name in names]
 
 
-def test_its_capability_is_a_limit_and_its_object_is_not_written() -> None:
+def test_queue_capability_is_limit_and_queue_is_not_written() -> None:
     world = World(cpu="8")
     made = world.memory.create(VOLCANO_QUEUES, None, volcano_queue("lab", capability={"cpu": 2}))
     for name in ("first", "second"):
@@ -45,7 +45,7 @@ def test_its_capability_is_a_limit_and_its_object_is_not_written() -> None:
 
 
 @pytest.mark.parametrize("state", ["Closing", "Closed"])
-def test_a_closed_queue_takes_no_more_jobs_and_keeps_those_that_run(state: str) -> None:
+def test_closed_queue_accepts_no_new_jobs_and_keeps_running_jobs(state: str) -> None:
     world = World(cpu="8")
     world.memory.create(VOLCANO_QUEUES, None, volcano_queue("lab"))
     world.run_job(job("first"), VOLCANO_JOBS)
@@ -60,7 +60,7 @@ def test_a_closed_queue_takes_no_more_jobs_and_keeps_those_that_run(state: str) 
     assert reasons(world, "second") == ["Admitted"]
 
 
-def test_a_queue_of_ours_stands_in_its_place() -> None:
+def test_tf_dist_queue_overrides_volcano_queue_of_same_name() -> None:
     world = World(cpu="8")
     world.memory.create(VOLCANO_QUEUES, None, volcano_queue("lab", capability={"cpu": 1}))
     world.submit(job("first"), VOLCANO_JOBS)
@@ -71,7 +71,7 @@ def test_a_queue_of_ours_stands_in_its_place() -> None:
     assert reasons(world, "first") == ["Admitted"]
 
 
-def test_a_queue_that_is_deleted_is_none() -> None:
+def test_job_of_deleted_volcano_queue_waits() -> None:
     world = World(cpu="8")
     for name in ("lab", "other"):
         world.memory.create(VOLCANO_QUEUES, None, volcano_queue(name))
@@ -81,14 +81,14 @@ def test_a_queue_that_is_deleted_is_none() -> None:
     assert reasons(world, "first") == ["QueueNotFound"]
 
 
-def test_a_cluster_without_them_has_no_such_queues() -> None:
+def test_queue_name_is_ignored_when_volcano_queues_are_not_served() -> None:
     world = World(cpu="8", lacks=[VOLCANO_QUEUES])
     world.submit(job("first"), VOLCANO_JOBS)
     world.settle()
     assert reasons(world, "first") == ["Admitted"]
 
 
-def test_a_driver_of_tfjobs_alone_does_not_ask_for_them() -> None:
+def test_controller_without_volcano_jobs_does_not_list_volcano_queues() -> None:
     asked = []
 
     def before(verb: str, resource: Any, *_: Any, **__: Any) -> None:

@@ -1,4 +1,4 @@
-"""Other gang schedulers' kinds, defined as loosely as can be, and hands to play those schedulers."""
+"""Kinds of other gang schedulers, with permissive schemas, and functions that act as those schedulers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ANYTHING = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 
 
 def definition(resource: Resource) -> Object:
-    """A CustomResourceDefinition that takes anything."""
+    """A CustomResourceDefinition that accepts any content."""
     schema = {"type": "object", "properties": {"spec": _ANYTHING, "status": _ANYTHING, "value": {"type": "integer"}}}
     version: dict[str, Any] = {"name": resource.version, "served": True, "storage": True}
     version |= {"schema": {"openAPIV3Schema": schema}, "subresources": {"status": {}}}
@@ -48,13 +48,13 @@ def define(cluster: Cluster, *resources: Resource) -> None:
 
 
 def gang_object(cluster: Cluster, resource: Resource, namespace: str = "default") -> Object:
-    """The one object of that kind."""
+    """The only object of this kind."""
     [found] = cluster.list(resource, namespace).items
     return found
 
 
 def tell(cluster: Cluster, resource: Resource, namespace: str = "default", **status: Any) -> None:
-    """The scheduler writes this into the status of its one object."""
+    """The scheduler writes these fields into the status of the only object of this kind."""
     found = gang_object(cluster, resource, namespace)
     body = {**found, "status": {**(found.get("status") or {}), **status}}
     cluster.replace(resource, namespace, found["metadata"]["name"], body, subresource="status")

@@ -1,4 +1,4 @@
-"""What is kept of pods that are gone: the latest, until a pass has taken them into account."""
+"""The latest deleted pods are kept until a pass has processed them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def gone(job: str, name: str, uid: str = "") -> Object:
     return {**stored, "metadata": {**stored["metadata"], **metadata}, "status": {"phase": "Failed"}}
 
 
-def test_a_pod_that_was_still_seen_is_neither_gone_nor_forgotten_by_that_pass() -> None:
-    """It left after the cache was read, so that only the next pass takes it into account."""
+def test_pod_still_in_cache_is_left_for_next_pass() -> None:
+    """The pod was deleted after the cache was read, so only the next pass processes it."""
     departed, job = DeletedPods(), names.owned_by_key("default", "a")
     seen, missed = gone("a", "1", "one"), gone("a", "2", "two")
     for pod_ in (seen, missed):
@@ -32,7 +32,7 @@ def kept(departed: DeletedPods) -> dict[str, list[str]]:
     return {job: [view.name for view in departed.of(names.owned_by_key("default", job), ())] for job in "ab"}
 
 
-def test_the_latest_are_kept() -> None:
+def test_only_latest_deleted_pods_are_kept() -> None:
     departed = DeletedPods(most=3)
     for job, name in (("a", "1"), ("b", "3"), ("b", "2"), ("b", "2")):
         departed.add(gone(job, name))
@@ -42,14 +42,14 @@ def test_the_latest_are_kept() -> None:
     assert kept(departed) == {"a": [], "b": ["2", "3", "4"]}
 
 
-def test_the_latest_pods_of_a_job_outlive_those_of_jobs_that_came_after_its_first() -> None:
+def test_job_with_latest_deleted_pod_keeps_all_its_pods() -> None:
     departed = DeletedPods(most=3)
     for job, name in (("a", "1"), ("b", "1"), ("a", "2"), ("a", "3")):
         departed.add(gone(job, name))
     assert kept(departed) == {"a": ["1", "2", "3"], "b": []}
 
 
-def test_what_a_pass_has_taken_into_account_is_forgotten_and_nothing_newer() -> None:
+def test_forget_removes_processed_pods_and_keeps_newer_pods() -> None:
     departed, job = DeletedPods(), names.owned_by_key("default", "a")
     for name in "12":
         departed.add(gone("a", name))

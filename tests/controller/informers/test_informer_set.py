@@ -1,4 +1,4 @@
-"""What the API serves, and what a controller may see."""
+"""Informers: kinds that the API does not serve, and missing permissions."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def reason(world: World, name: str) -> str:
     return str(world.status(name).get("reason", ""))
 
 
-def test_a_job_is_looked_at_when_a_service_of_it_goes() -> None:
+def test_job_is_queued_when_its_service_is_deleted() -> None:
     world, changed = World(), list[JobRef]()
     world.submit(tfjob())
     world.settle()
@@ -64,8 +64,8 @@ def _version(stored: Object) -> str:
     return str(stored["metadata"]["resourceVersion"])
 
 
-def test_a_job_is_looked_at_only_for_what_a_decision_looks_at_in_its_pods() -> None:
-    """Labels of other tools, managed fields, conditions of sidecars: most of what changes in a large cluster."""
+def test_job_is_queued_only_for_relevant_changes_of_pods() -> None:
+    """In a large cluster, most changes are irrelevant: annotations and conditions of other tools, managed fields."""
     world, changed = World(), list[JobRef]()
     world.submit(tfjob())
     world.settle()
@@ -93,7 +93,7 @@ def test_a_job_is_looked_at_only_for_what_a_decision_looks_at_in_its_pods() -> N
 
 @pytest.fixture
 def bare() -> World:
-    """A cluster without our definition of queues."""
+    """A cluster without tf-dist's CRD of queues."""
     return World(lacks=[QUEUES], clock=RunningClock())
 
 
@@ -103,15 +103,15 @@ def following(bare: World) -> Iterator[Controller]:
         yield driver
 
 
-def test_each_informer_has_a_name_of_its_own_in_the_metrics() -> None:
-    """Also with Volcano Jobs, whose queues have the plural of ours."""
+def test_informers_have_distinct_names_in_metrics() -> None:
+    """Volcano's queues have the same plural as tf-dist's queues."""
     with started(World(clock=RunningClock())) as driver:
         found = [one.resource for one in driver.readings().informers]
     assert {"queues", "queues.scheduling.volcano.sh"} <= set(found)
     assert len(found) == len(set(found))
 
 
-def test_quotas_hold_from_when_queues_are_defined_until_they_are_not(bare: World, following: Controller) -> None:
+def test_quotas_apply_while_queue_crd_exists(bare: World, following: Controller) -> None:
     bare.submit(tfjob("before"))
     until(lambda: len(bare.pods()) == 3, SECONDS)
     bare.memory.create(CRDS, None, definition(QUEUES))
@@ -128,8 +128,8 @@ def test_quotas_hold_from_when_queues_are_defined_until_they_are_not(bare: World
     assert following.synced()
 
 
-def test_a_controller_without_threads_sees_queues_that_were_defined_later() -> None:
-    world = World(lacks=[QUEUES])  # its clock stands still: no decision of admission is put off
+def test_controller_without_threads_reads_queues_defined_later() -> None:
+    world = World(lacks=[QUEUES])  # its clock does not advance, so no decision is delayed
     world.settle()
     world.memory.create(CRDS, None, definition(QUEUES))
     world.memory.create(QUEUES, None, queue("research", "4"))
@@ -139,7 +139,7 @@ def test_a_controller_without_threads_sees_queues_that_were_defined_later() -> N
 
 
 @pytest.mark.parametrize("kind", [TFJOBS, VOLCANO_JOBS], ids=lambda kind: kind.kind)
-def test_a_controller_says_which_kind_of_jobs_is_not_served(kind: Resource) -> None:
+def test_readyz_names_job_kind_that_is_not_served(kind: Resource) -> None:
     world = World(lacks=[kind], clock=RunningClock())
     with Manager(world.memory, settings(volcano_jobs=True)) as controller:
         name = f"{kind.plural}.{kind.group}"
@@ -157,7 +157,7 @@ def test_a_controller_says_which_kind_of_jobs_is_not_served(kind: Resource) -> N
 
 
 class Rights:
-    """Of a controller: kinds that it may not see in the whole cluster."""
+    """The permissions of a controller, with kinds that it may not list in all namespaces."""
 
     def __init__(self, world: World) -> None:
         self.refused: set[Resource] = set()
@@ -186,15 +186,13 @@ def rights(world: World) -> Rights:
 
 
 @pytest.mark.parametrize("kind", [NODES, PODS], ids=lambda kind: kind.kind)
-def test_a_controller_of_a_namespace_begins_anew_when_it_may_see_more_or_less(
-    world: World, rights: Rights, kind: Resource
-) -> None:
+def test_namespace_controller_detects_changed_permissions(world: World, rights: Rights, kind: Resource) -> None:
     rights.refused = {kind}
     team = ControllerSettings(namespace="default")
     with started(world, rights.cluster, settings=team) as controller:
         assert not controller.informers.sees_nodes
         world.submit(tfjob("early", workers=9, ps=1))
-        until(lambda: len(world.pods()) == 10, SECONDS)  # there are 8 CPUs: what is free it cannot know
+        until(lambda: len(world.pods()) == 10, SECONDS)  # more than 8 CPUs: the free capacity is unknown
         assert not controller.informers.rights_changed()
         rights.refused = set()
         assert controller.informers.rights_changed()
@@ -212,10 +210,10 @@ def test_a_controller_of_a_namespace_begins_anew_when_it_may_see_more_or_less(
 
 @pytest.mark.parametrize("kind", [QUEUES, PRIORITY_CLASSES], ids=lambda kind: kind.kind)
 @pytest.mark.parametrize("trouble", ["refused", "broken"])
-def test_a_controller_of_the_cluster_admits_nothing_before_it_knows_the_rules(
+def test_cluster_controller_admits_jobs_only_after_reading_rules(
     world: World, rights: Rights, kind: Resource, trouble: str
 ) -> None:
-    """An error is no answer; nor is a refusal, to the one that would give the cluster away."""
+    """A controller of the cluster cannot continue without its rules, after an error or after a refusal."""
     setattr(rights, trouble, {kind})
     driver = Controller(rights.cluster, clock=world.clock, monotonic=world.clock)
     world.memory.create(QUEUES, None, queue("research", "1"))
@@ -232,7 +230,7 @@ def test_a_controller_of_the_cluster_admits_nothing_before_it_knows_the_rules(
         driver.stop()
 
 
-def test_a_controller_of_the_cluster_names_the_right_without_which_it_cannot_begin(
+def test_cluster_controller_names_missing_permission_and_recovers(
     world: World, rights: Rights, caplog: pytest.LogCaptureFixture
 ) -> None:
     rights.refused = {NODES}

@@ -1,4 +1,4 @@
-"""Jobs of other gang schedulers, driven: the test plays the scheduler, through the API and nothing else."""
+"""Jobs with other gang schedulers. The test acts as the scheduler, only through the API."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def asking(gang: GangScheduler, name: str = "mnist", **fields: Any) -> Object:
 
 
 def world_of(*resources: Resource, cpu: str = "8") -> World:
-    """A cluster that has these kinds; Volcano's it has anyway."""
+    """A cluster that serves these kinds in addition to Volcano's kinds."""
     world = World(cpu=cpu)
     define(world.memory, *(resource for resource in resources if resource != VOLCANO_GROUPS))
     return world
@@ -78,7 +78,7 @@ def kueue_world() -> World:
 
 
 @pytest.mark.parametrize(("gang", "kind"), BINDING)
-def test_the_life_of_a_job_that_another_scheduler_places(gang: GangScheduler, kind: Resource) -> None:
+def test_job_with_other_gang_scheduler_runs_to_completion(gang: GangScheduler, kind: Resource) -> None:
     world = world_of(kind)
     job = world.submit(asking(gang))
     world.settle()
@@ -103,7 +103,7 @@ def test_the_life_of_a_job_that_another_scheduler_places(gang: GangScheduler, ki
 
 
 @pytest.mark.parametrize(("gang", "kind"), [*BINDING, pytest.param(GangScheduler.KUEUE, WORKLOADS, id="kueue")])
-def test_a_job_that_is_deleted_leaves_nothing_with_its_scheduler(gang: GangScheduler, kind: Resource) -> None:
+def test_deleted_job_leaves_no_object_of_its_gang_scheduler(gang: GangScheduler, kind: Resource) -> None:
     world = world_of(kind, FLAVORS)
     world.submit(asking(gang))
     world.settle()
@@ -114,7 +114,7 @@ def test_a_job_that_is_deleted_leaves_nothing_with_its_scheduler(gang: GangSched
     assert world.settle() == 0
 
 
-def test_kueue_admits_a_job_takes_its_place_and_gives_it_another() -> None:
+def test_kueue_admits_evicts_and_admits_job_again() -> None:
     world = kueue_world()
     world.memory.create(PRIORITY_CLASSES, None, {"metadata": {"name": "high"}, "value": 1000})
     world.submit(asking(GangScheduler.KUEUE, schedulingPolicy={"queue": "team", "priorityClass": "high"}))
@@ -149,7 +149,7 @@ def test_kueue_admits_a_job_takes_its_place_and_gives_it_another() -> None:
     assert world.status().get("restarts") == {"Preempted": 1}
 
 
-def test_a_report_never_overwrites_what_kueue_has_said_meanwhile() -> None:
+def test_status_report_never_overwrites_later_status_of_kueue() -> None:
     world = kueue_world()
     world.submit(asking(GangScheduler.KUEUE))
     world.settle()
@@ -159,7 +159,7 @@ def test_a_report_never_overwrites_what_kueue_has_said_meanwhile() -> None:
     informers = world.controller.informers
     informers.start()
     informers.wait_synced(60)
-    informers.stop()  # it sees nothing any more
+    informers.stop()  # the informers no longer receive changes
     evicted = _condition("Evicted", True, "Preempted")
     tell(world.memory, WORKLOADS, conditions=[_condition("QuotaReserved", True), _condition("Admitted", True), evicted])
     for _ in range(3):
@@ -167,7 +167,7 @@ def test_a_report_never_overwrites_what_kueue_has_said_meanwhile() -> None:
     assert evicted in gang_object(world.memory, WORKLOADS)["status"]["conditions"]
 
 
-def test_what_the_cluster_does_not_have_is_waited_for() -> None:
+def test_job_waits_until_gang_scheduler_kinds_are_served() -> None:
     world = World()
     world.submit(asking(GangScheduler.KUEUE))
     world.settle()
@@ -179,7 +179,7 @@ def test_what_the_cluster_does_not_have_is_waited_for() -> None:
     assert gang_object(world.memory, WORKLOADS)
 
 
-def test_a_job_queues_up_when_the_priority_class_it_names_has_come() -> None:
+def test_job_creates_workload_when_its_priority_class_exists() -> None:
     world = world_of(WORKLOADS, FLAVORS, WORKLOAD_PRIORITIES)
     document = asking(GangScheduler.KUEUE)
     document["metadata"]["labels"] = {"kueue.x-k8s.io/priority-class": "quick"}
@@ -193,8 +193,8 @@ def test_a_job_queues_up_when_the_priority_class_it_names_has_come() -> None:
 
 
 @pytest.mark.parametrize("version", ["v1beta1", ""])
-def test_a_job_runs_on_when_its_scheduler_goes_or_is_served_in_another_version(version: str) -> None:
-    """Its Workload is not to be seen then; that does not mean that Kueue has taken its place."""
+def test_job_keeps_running_when_gang_scheduler_is_removed_or_changes_version(version: str) -> None:
+    """The Workload is then not visible, but this does not mean that Kueue has evicted the job."""
     world = kueue_world()
     world.submit(asking(GangScheduler.KUEUE))
     world.settle()
@@ -218,12 +218,12 @@ def test_a_job_runs_on_when_its_scheduler_goes_or_is_served_in_another_version(v
     assert world.status().get("restarts") is None
 
 
-def test_threads_of_a_scheduler_that_went_end_with_the_others() -> None:
+def test_stop_ends_threads_of_removed_gang_scheduler() -> None:
     world, before = kueue_world(), threading.active_count()
     driver = Controller(world.memory, clock=world.clock, monotonic=world.clock)
 
     def missing() -> bool:
-        # A pass in between finds the kind gone before its informer does, and is tried again after a pause.
+        # A pass can notice that the kind is gone before its informer does. It is retried after a delay.
         world.clock.now += 1.0
         driver.wake()
         return world.status().get("reason") == "GangSchedulerMissing"
@@ -235,14 +235,14 @@ def test_threads_of_a_scheduler_that_went_end_with_the_others() -> None:
         until(lambda: bool(world.memory.list(WORKLOADS).items), 60)
         world.memory.delete(CRDS, None, "workloads.kueue.x-k8s.io")
         for informer in driver.informers.schedulers.informers():
-            informer.relist()  # a real server hangs up on clients that watch a kind that goes
+            informer.relist()  # a real server closes the watches of a kind that is removed
         until(missing, 60)
     finally:
         driver.stop()
     assert threading.active_count() == before
 
 
-def test_the_end_waits_for_the_thread_of_a_scheduler_that_went() -> None:
+def test_end_waits_for_thread_of_removed_gang_scheduler() -> None:
     world, hangs, asked, answered = world_of(NATIVE_GROUPS), [False], threading.Event(), threading.Event()
 
     def hang(verb: str, *_: Any, **__: Any) -> None:
@@ -271,7 +271,7 @@ def test_the_end_waits_for_the_thread_of_a_scheduler_that_went() -> None:
     assert not informer.alive()
 
 
-def test_a_driver_of_one_namespace_looks_for_nothing_in_others() -> None:
+def test_namespace_controller_lists_nothing_in_other_namespaces() -> None:
     world, asked = kueue_world(), set[tuple[Resource, str | None]]()
 
     def note(verb: str, resource: Resource, namespace: str | None = None, *_: Any, **__: Any) -> None:
@@ -286,7 +286,7 @@ def test_a_driver_of_one_namespace_looks_for_nothing_in_others() -> None:
 
 
 class Forbidding:
-    """Passes every call on but for lists of one kind, which its caller may not see."""
+    """Forwards every call except lists of one kind, which are forbidden."""
 
     def __init__(self, inner: Any, resource: Resource) -> None:
         self._inner = inner
@@ -301,7 +301,7 @@ class Forbidding:
         return self._inner.list(resource, *args, **kwargs)
 
 
-def test_what_it_may_not_see_is_named() -> None:
+def test_message_names_kind_that_may_not_be_listed() -> None:
     world = World()
     world.controller = Controller(Forbidding(world.memory, VOLCANO_GROUPS), clock=world.clock, monotonic=world.clock)
     world.submit(asking(GangScheduler.VOLCANO))
@@ -313,7 +313,7 @@ def schedulers(cluster: Any, monotonic: Callable[[], float]) -> IntegrationInfor
     return IntegrationInformers(ControllerContext(cluster=cluster, monotonic=monotonic), on_change=lambda _: None)
 
 
-def test_a_scheduler_that_comes_later_is_found_but_not_asked_for_all_the_time() -> None:
+def test_missing_gang_scheduler_is_probed_again_after_15_s() -> None:
     world, now = World(), [0.0]
     found = schedulers(world.memory, lambda: now[0])
     missing = found.served(WORKLOAD_API, {})
@@ -328,7 +328,7 @@ def test_a_scheduler_that_comes_later_is_found_but_not_asked_for_all_the_time() 
     assert (served.missing, served.versions) == ("", {"PodGroup.scheduling.k8s.io": "v1beta1"})
 
 
-def test_what_jobs_share_wakes_those_that_use_its_scheduler_when_it_changes() -> None:
+def test_changed_resource_flavor_queues_jobs_of_kueue() -> None:
     world, woken = kueue_world(), list[JobRef]()
     world.submit(asking(GangScheduler.KUEUE))
     world.settle()
@@ -340,7 +340,7 @@ def test_what_jobs_share_wakes_those_that_use_its_scheduler_when_it_changes() ->
     assert woken == [JobRef(TFJOBS, "default", "mnist")]
 
 
-def test_kubernetes_first_form_is_taken_where_there_is_no_other() -> None:
+def test_workload_v1alpha1_is_used_when_only_version_served() -> None:
     first = Resource("scheduling.k8s.io", "v1alpha1", "Workload", "workloads")
     world = world_of(first)
     world.submit(asking(GangScheduler.WORKLOAD))
@@ -349,7 +349,7 @@ def test_kubernetes_first_form_is_taken_where_there_is_no_other() -> None:
     assert world.pods()["mnist-ps-0"]["spec"]["workloadRef"] == {"name": name, "podGroup": "gang"}
 
 
-def test_tf_dist_gives_others_the_room_that_such_a_job_only_waits_for() -> None:
+def test_unbound_pods_of_other_gang_scheduler_use_no_capacity() -> None:
     world = world_of(COSCHEDULING_GROUPS, cpu="4")
     world.submit(asking(GangScheduler.COSCHEDULING, workers=3))
     world.settle()
@@ -359,7 +359,7 @@ def test_tf_dist_gives_others_the_room_that_such_a_job_only_waits_for() -> None:
     assert (world.status("ours")["reason"], len(world.pods())) == ("Admitted", 7)
 
 
-def test_its_pods_take_room_as_those_of_anybody() -> None:
+def test_running_pods_of_other_gang_scheduler_use_capacity() -> None:
     world = world_of(COSCHEDULING_GROUPS, cpu="4")
     world.run_job(asking(GangScheduler.COSCHEDULING))
     world.submit(tfjob("ours", workers=2))
@@ -368,7 +368,7 @@ def test_its_pods_take_room_as_those_of_anybody() -> None:
     assert world.status()["state"] == "Running"
 
 
-def test_a_driver_may_have_another_default_and_a_job_its_own_will() -> None:
+def test_job_annotation_overrides_default_gang_scheduler() -> None:
     world = world_of(COSCHEDULING_GROUPS)
     settings = ControllerSettings(gang_scheduler=GangScheduler.COSCHEDULING)
     world.controller = Controller(world.memory, clock=world.clock, monotonic=world.clock, settings=settings)
@@ -379,8 +379,7 @@ def test_a_driver_may_have_another_default_and_a_job_its_own_will() -> None:
     assert (world.status("ours")["reason"], world.status("theirs")["state"]) == ("Admitted", "Waiting")
 
 
-def test_the_status_says_which_jobs_are_for_tf_dist_to_admit() -> None:
-    """The status of a job says whom its gang waits for."""
+def test_status_names_gang_scheduler_that_admits_job() -> None:
     world = world_of(COSCHEDULING_GROUPS)
     settings = ControllerSettings(gang_scheduler=GangScheduler.COSCHEDULING)
     world.controller = Controller(
@@ -397,8 +396,8 @@ def test_the_status_says_which_jobs_are_for_tf_dist_to_admit() -> None:
     assert world.status()["gang"] == "coscheduling"
 
 
-def test_where_there_can_be_no_other_every_job_is_tf_dists_own() -> None:
-    """The same file runs on a laptop and on the cluster."""
+def test_job_uses_builtin_admission_when_other_schedulers_are_disabled() -> None:
+    """The same job file runs on a laptop and on a cluster."""
     world = world_of(VOLCANO_GROUPS)
     settings = ControllerSettings(other_schedulers=False)
     world.controller = Controller(world.memory, clock=world.clock, monotonic=world.clock, settings=settings)
@@ -407,7 +406,7 @@ def test_where_there_can_be_no_other_every_job_is_tf_dists_own() -> None:
     assert (world.status()["reason"], world.memory.list(VOLCANO_GROUPS).items) == ("Admitted", [])
 
 
-def test_a_driver_with_another_default_leaves_what_runs_as_it_is() -> None:
+def test_new_default_gang_scheduler_does_not_change_running_jobs() -> None:
     world = world_of(COSCHEDULING_GROUPS)
     world.run_job(tfjob())
     settings = ControllerSettings(gang_scheduler=GangScheduler.COSCHEDULING)
@@ -417,7 +416,7 @@ def test_a_driver_with_another_default_leaves_what_runs_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("after", range(1, 12))
-def test_whoever_goes_on_after_a_crash_finds_its_object_and_its_pods(after: int) -> None:
+def test_controller_after_crash_continues_with_existing_workload_and_pods(after: int) -> None:
     world = kueue_world()
     world.submit(asking(GangScheduler.KUEUE))
     crashing = CrashingCluster(world.memory)
@@ -440,10 +439,10 @@ def test_whoever_goes_on_after_a_crash_finds_its_object_and_its_pods(after: int)
     assert world.status()["attempts"] == {"job": 1}
 
 
-def test_a_driver_that_follows_the_cluster_hears_of_its_schedulers_and_ends_with_them() -> None:
+def test_controller_with_threads_follows_gang_scheduler_and_stops() -> None:
     world = world_of(VOLCANO_GROUPS)
     before = threading.active_count()
-    driver = Controller(world.memory)  # clocks that go: what has to be tried again is, after a while
+    driver = Controller(world.memory)  # real clocks, so that retries happen
     driver.start()
     try:
         until(driver.synced, 60)
@@ -460,7 +459,7 @@ def test_a_driver_that_follows_the_cluster_hears_of_its_schedulers_and_ends_with
     assert all(pod["spec"]["schedulerName"] == "volcano" for pod in world.memory.list(PODS).items)
 
 
-def test_a_list_that_hangs_holds_up_neither_another_scheduler_nor_the_end() -> None:
+def test_hanging_list_blocks_neither_other_gang_scheduler_nor_end() -> None:
     world = world_of(NATIVE_GROUPS)
     asked, answered = threading.Event(), threading.Event()
 
@@ -496,7 +495,7 @@ def test_a_list_that_hangs_holds_up_neither_another_scheduler_nor_the_end() -> N
     assert not any(informer.alive() for informer in schedulers.informers())
 
 
-def test_of_many_jobs_that_ask_for_a_scheduler_one_looks_and_all_know() -> None:
+def test_concurrent_jobs_share_probe_of_gang_scheduler() -> None:
     world = world_of(VOLCANO_GROUPS)
     probes: list[Resource] = []
 

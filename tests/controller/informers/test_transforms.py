@@ -1,4 +1,4 @@
-"""What a driver keeps of an object decides as the whole object would, and is little."""
+"""Reduced objects in the informers: decisions are the same as with whole objects, and memory use is low."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ PODS = st.fixed_dictionaries(
 )
 
 
-# It ended by itself, long before it would have been disrupted.
+# This pod ended by itself, long before the disruption.
 DISRUPTED_LATE = {
     "metadata": {
         "name": "mnist-worker-0",
@@ -129,7 +129,7 @@ DISRUPTED_LATE = {
 }
 
 
-# Its node has stopped reporting, unless a readiness gate is what keeps it from being ready.
+# The node of this pod has stopped reporting, unless a readiness gate keeps the pod from being ready.
 SILENT = {
     **DISRUPTED_LATE,
     "status": {
@@ -140,7 +140,7 @@ SILENT = {
 GATED = {**SILENT, "spec": {**DISRUPTED_LATE["spec"], "readinessGates": [{"conditionType": "example.com/ready"}]}}
 
 
-# Its image is all that it lacks.
+# This pod waits only for its image.
 PULLING = {
     **DISRUPTED_LATE,
     "status": {
@@ -163,7 +163,7 @@ UNSEEN = {
 @example(DISRUPTED_LATE)
 @example(SILENT)
 @example(GATED)
-def test_a_pod_is_seen_as_the_whole_pod_would_be(pod: dict[str, Any]) -> None:
+def test_reduced_pod_has_same_view_as_whole_pod(pod: dict[str, Any]) -> None:
     kept = transforms.pod(pod)
     assert pod_view(kept, "tensorflow") == pod_view(pod, "tensorflow")
     assert names.owner_key(kept) == names.owner_key(pod) != ""
@@ -171,7 +171,7 @@ def test_a_pod_is_seen_as_the_whole_pod_would_be(pod: dict[str, Any]) -> None:
     assert "managedFields" not in json.dumps(kept)
 
 
-def test_why_a_pod_has_no_node_is_kept() -> None:
+def test_unschedulable_condition_is_kept() -> None:
     condition = {
         "type": "PodScheduled",
         "status": "False",
@@ -184,7 +184,7 @@ def test_why_a_pod_has_no_node_is_kept() -> None:
     assert kept == [{key: value for key, value in condition.items() if key != "lastTransitionTime"}]
 
 
-def test_pods_that_run_since_different_moments_have_their_status_in_memory_once() -> None:
+def test_running_pods_with_different_start_times_share_status_in_memory() -> None:
     def status(moment: str, **more: Any) -> dict[str, Any]:
         ready = {"type": "Ready", "status": "True", "lastTransitionTime": moment}
         runs = {"name": "tensorflow", "restartCount": 0, "state": {"running": {"startedAt": moment}}, **more}
@@ -195,7 +195,7 @@ def test_pods_that_run_since_different_moments_have_their_status_in_memory_once(
     first, second = status("2027-01-15T08:00:00Z"), status("2027-01-15T09:00:00Z")
     assert first["conditions"] is second["conditions"]
     assert first["containerStatuses"] is second["containerStatuses"]
-    # One that has ended before says when: that is kept, and of each pod its own.
+    # The end of an earlier run is kept, and is not shared between pods.
     ended = {"terminated": {"exitCode": 1, "finishedAt": "2027-01-15T08:30:00Z"}}
     again = status("2027-01-15T09:00:00Z", lastState=ended, restartCount=1)["containerStatuses"]
     runs = {"running": {"startedAt": "2027-01-15T09:00:00Z"}}
@@ -205,7 +205,7 @@ def test_pods_that_run_since_different_moments_have_their_status_in_memory_once(
 
 @pytest.mark.parametrize("bound", ["", "n2"])
 @pytest.mark.parametrize("terms", [None, [], [{"matchExpressions": [{"key": "zone", "operator": "Exists"}]}, {}]])
-def test_a_pod_takes_room_on_the_node_that_it_requires_until_it_is_bound(terms: Any, bound: str) -> None:
+def test_pod_counts_on_required_node_until_bound(terms: Any, bound: str) -> None:
     pod = builders.pod(builders.v1_job(), "worker-0")
     free = copy.deepcopy(pod)
     if terms is not None:
@@ -214,13 +214,13 @@ def test_a_pod_takes_room_on_the_node_that_it_requires_until_it_is_bound(terms: 
     require_node(pod["spec"], "n1")
     if bound:
         pod["spec"]["nodeName"] = free["spec"]["nodeName"] = bound
-    # A term without any rule matches no node, nor does an empty list of terms: such a pod is not known to go to n1.
+    # A term without rules or an empty list of terms matches no node, so the node of such a pod is unknown.
     pinned = "n1" if terms is None else ""
     for stored, node in ((pod, bound or pinned), (free, bound)):
         assert node_of_pod(stored) == node_of_pod(transforms.pod(stored)) == node
 
 
-def test_what_only_has_to_exist_still_says_whose_it_is() -> None:
+def test_existence_transform_keeps_owner() -> None:
     metadata = {
         "name": "mnist-worker-0",
         "namespace": "default",
@@ -241,8 +241,8 @@ def test_what_only_has_to_exist_still_says_whose_it_is() -> None:
     ("name", "owner", "kept"),
     [("mnist-svc", "job", True), ("code", "job", False), ("mnist-svc", "other", False), ("mnist-svc", "", False)],
 )
-def test_only_the_host_files_of_a_job_keep_their_data(name: str, owner: str, kept: bool) -> None:
-    """Any user may label ConfigMaps of a megabyte as a job's."""
+def test_only_host_files_of_job_keep_data(name: str, owner: str, kept: bool) -> None:
+    """Users can put the labels of a job on large ConfigMaps."""
     owners = [{"kind": "Job", "name": "mnist", "uid": owner, "controller": True}] if owner else []
     labels = {names.JOB_UID: "job", "other": "x" * 63}
     annotations = {"example.com/large": "y" * 10_000}
@@ -254,7 +254,7 @@ def test_only_the_host_files_of_a_job_keep_their_data(name: str, owner: str, kep
     assert len(json.dumps({**found, "data": {}})) < 500
 
 
-def test_what_objects_have_in_common_is_in_memory_once() -> None:
+def test_equal_parts_of_objects_are_shared_in_memory() -> None:
     def made(number: int) -> dict[str, Any]:
         owner = {"kind": "TFJob", "name": "mnist", "uid": "job", "controller": True}
         metadata = {

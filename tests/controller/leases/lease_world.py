@@ -1,4 +1,4 @@
-"""Candidates for Leases on machines with their own clocks, over a network that delays and loses, in simulated time."""
+"""Lease candidates on machines with their own clocks and a lossy network, in simulated time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TICK = 1.0
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens to one request: seconds until it arrives and until its answer does, and what is lost."""
+    """The fault of a request: the delays in seconds of the request and of the answer, and what is lost."""
 
     there: float = 0.0
     back: float = 0.0
@@ -30,7 +30,7 @@ class Fault:
 
 
 class Machine:
-    """Runs one candidate. Its clock has its own zero and its own speed; its wall clock is ``wrong`` by so much."""
+    """Runs a candidate. Its clock has its own offset and speed. Its wall clock is ``wrong`` by some seconds."""
 
     def __init__(self, sim: Sim, offset: float, speed: float, wrong: float) -> None:
         self.sim = sim
@@ -56,7 +56,7 @@ class Machine:
 
 
 class Wire:
-    """A machine's network: every request meets the next fault of its machine, while the others go on."""
+    """The network of a machine. Every request gets the next fault of the machine, while other machines run."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -81,7 +81,7 @@ class Wire:
 
 
 class Sim:
-    """Machines, and the time that passes on all of them. ``check`` runs at every moment."""
+    """Machines with a common simulated time. ``check`` runs at every moment."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -100,7 +100,7 @@ class Sim:
         wrong: float = 0.0,
         busy: Callable[[], bool] = lambda: False,
     ) -> LeaderElector:
-        """A process that leads, or waits to lead, by one Lease."""
+        """A leader or candidate of a Lease."""
         machine = Machine(self, offset, speed, wrong)
         elector = LeaderElector(
             Wire(machine),  # type: ignore[arg-type]  # it has every verb
@@ -116,13 +116,13 @@ class Sim:
         return elector
 
     def delete(self, ref: LeaseRef) -> None:
-        """A person deletes a Lease under its holder, who stays sure of it until its own time is over."""
+        """A user deletes a Lease. Its holder still considers itself the leader until the Lease would expire."""
         with suppress(NotFound):
             self.memory.delete(LEASES, *ref)
             self._deleted = self.now
 
     def run(self, seconds: float) -> None:
-        """Let time pass; a machine that waits for an answer does nothing else."""
+        """Let time pass. A machine that waits for an answer does nothing else."""
         end = self.now + seconds
         while True:
             self.check()
@@ -138,10 +138,10 @@ class Sim:
         return (machine for machine in self.machines.values() if not machine.busy and not machine.dead)
 
     def leaders(self) -> list[LeaderElector]:
-        """Who is sure at this moment that it leads."""
+        """The electors that now consider themselves leaders."""
         return [elector for elector, machine in self.machines.items() if not machine.dead and elector.valid()]
 
     def check(self) -> None:
-        """Never two that are sure, neither of one Lease nor of a namespace's and the cluster's."""
+        """There are never two leaders, of one Lease or of a namespace and the cluster."""
         leaders = [elector.identity for elector in self.leaders()]
         assert len(leaders) < 2 or self.now < self._deleted + LEASE_DURATION, f"{self.now}: {leaders} at once"

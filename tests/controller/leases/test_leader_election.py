@@ -1,4 +1,4 @@
-"""Holding a Lease, step by step, on a clock that a test moves; and in threads, on the real one."""
+"""Leader election: single steps on a simulated clock, and threads on the real clock."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOW = 1_800_000_000.0
 
 
 class Candidate:
-    """An elector of which a test makes every step; ``before`` may disturb its requests."""
+    """An elector whose steps the test runs. ``before`` can disturb its requests."""
 
     def __init__(self, stage: Stage, ref: LeaseRef, identity: str, **more: Any) -> None:
         self.stage, self.ref = stage, ref
@@ -43,7 +43,7 @@ class Candidate:
         self.before(verb)
 
     def at(self, now: float) -> float:
-        """A step at that time; seconds until the next one."""
+        """Run a step at this time, and return the seconds until the next step."""
         self.stage.now = now
         return self.elector.step()
 
@@ -53,7 +53,7 @@ class Candidate:
 
 
 class Stage:
-    """A cluster with Leases, its time, and the candidates for them."""
+    """A cluster with Leases, a clock, and candidates."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -67,7 +67,7 @@ class Stage:
         return Candidate(self, TEAM, identity, wider=CLUSTER, **more)
 
     def put(self, ref: LeaseRef, holder: str = "", *, seconds: int = 15, renewed: float = 0.0) -> None:
-        """A Lease as another process left it."""
+        """Create a Lease of another process."""
         held = {
             "holderIdentity": holder,
             "leaseDurationSeconds": seconds,
@@ -77,13 +77,13 @@ class Stage:
         self.memory.create(LEASES, ref.namespace, {"metadata": metadata, "spec": held})
 
     def give(self, ref: LeaseRef, holder: str) -> None:
-        """A person, or a restored backup, gives it to another."""
+        """A user or a restored backup changes the holder of the Lease."""
         stored = self.memory.get(LEASES, *ref)
         given = {**stored, "spec": {**stored["spec"], "holderIdentity": holder}}
         self.memory.replace(LEASES, *ref, given)
 
     def holder(self, ref: LeaseRef) -> str | None:
-        """None: there is no Lease."""
+        """The holder of the Lease, or None if the Lease does not exist."""
         try:
             return str(self.memory.get(LEASES, *ref)["spec"].get("holderIdentity", ""))
         except NotFound:
@@ -98,14 +98,14 @@ def stage() -> Stage:
 # One scope
 
 
-def test_an_absent_lease_is_held_at_once(stage: Stage) -> None:
+def test_absent_lease_is_acquired_immediately(stage: Stage) -> None:
     one = stage.team()
     assert not one.valid
     one.at(0.0)
     assert (one.valid, one.elector.epoch, stage.holder(TEAM)) == (True, 1, "me")
 
 
-def test_other_clients_understand_the_lease(stage: Stage) -> None:
+def test_lease_has_format_that_other_clients_expect(stage: Stage) -> None:
     one = stage.team()
     one.at(0.0)
     one.at(5.0)
@@ -123,8 +123,8 @@ def test_other_clients_understand_the_lease(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize(("ref", "left"), [(CLUSTER, ""), (TEAM, None)])
-def test_what_is_given_back_at_the_end_is_taken_at_once(stage: Stage, ref: LeaseRef, left: str | None) -> None:
-    """The cluster's Lease was installed and stays; a namespace has none while nobody leads it."""
+def test_released_lease_is_acquired_immediately(stage: Stage, ref: LeaseRef, left: str | None) -> None:
+    """The Lease of the cluster stays after its release. The Lease of a namespace is deleted."""
     wider = CLUSTER if ref is TEAM else None
     one, two = (Candidate(stage, ref, identity, wider=wider) for identity in ("one", "two"))
     one.at(0.0)
@@ -136,7 +136,7 @@ def test_what_is_given_back_at_the_end_is_taken_at_once(stage: Stage, ref: Lease
     assert two.valid
 
 
-def test_a_lease_whose_holder_died_is_taken_once_it_was_unchanged_for_its_own_duration(stage: Stage) -> None:
+def test_lease_of_dead_holder_is_acquired_after_its_duration(stage: Stage) -> None:
     stage.put(CLUSTER, "dead", seconds=60)
     one = stage.cluster()
     for now in range(0, 60, 2):
@@ -147,7 +147,7 @@ def test_a_lease_whose_holder_died_is_taken_once_it_was_unchanged_for_its_own_du
     assert stage.memory.get(LEASES, *CLUSTER)["spec"]["leaseTransitions"] == 1
 
 
-def test_leadership_counts_from_before_the_renewal_was_sent_and_ends_before_the_lease(stage: Stage) -> None:
+def test_leadership_counts_from_send_time_and_ends_before_lease(stage: Stage) -> None:
     one = stage.team()
 
     def slow(verb: str) -> None:
@@ -162,7 +162,7 @@ def test_leadership_counts_from_before_the_renewal_was_sent_and_ends_before_the_
     assert (one.valid, one.elector.remaining()) == (False, 0.0)
 
 
-def test_a_lapsed_leadership_is_another_one_when_it_is_won_again(stage: Stage) -> None:
+def test_leadership_won_again_after_lapse_has_new_epoch(stage: Stage) -> None:
     one = stage.team()
     one.at(0.0)
     one.at(11.0)
@@ -173,7 +173,7 @@ def test_a_lapsed_leadership_is_another_one_when_it_is_won_again(stage: Stage) -
     assert (one.elector.epoch, one.valid) == (2, True)
 
 
-def test_a_lost_answer_loses_nothing(stage: Stage) -> None:
+def test_lost_answer_does_not_lose_leadership(stage: Stage) -> None:
     one = stage.team()
 
     def lost(verb: str) -> None:
@@ -191,7 +191,7 @@ def test_a_lost_answer_loses_nothing(stage: Stage) -> None:
     assert stage.holder(TEAM) is None
 
 
-def test_a_lease_that_is_deleted_under_its_holder_comes_back(stage: Stage) -> None:
+def test_holder_creates_deleted_lease_again(stage: Stage) -> None:
     one = stage.team()
     one.at(0.0)
     stage.memory.delete(LEASES, *TEAM)
@@ -200,7 +200,7 @@ def test_a_lease_that_is_deleted_under_its_holder_comes_back(stage: Stage) -> No
     assert (one.valid, stage.holder(TEAM), one.elector.epoch) == (True, "me", 1)
 
 
-def test_who_sees_that_another_has_the_lease_stops_at_once(stage: Stage) -> None:
+def test_leader_stops_when_another_process_holds_lease(stage: Stage) -> None:
     one = stage.team()
     one.at(0.0)
     stage.give(TEAM, "other")
@@ -211,7 +211,7 @@ def test_who_sees_that_another_has_the_lease_stops_at_once(stage: Stage) -> None
     assert stage.holder(TEAM) == "other", "what another holds is not given back"
 
 
-def test_a_lease_that_came_in_the_place_of_ours_is_not_deleted(stage: Stage) -> None:
+def test_release_does_not_delete_lease_of_another_holder(stage: Stage) -> None:
     one = stage.team()
     one.at(0.0)
 
@@ -225,7 +225,7 @@ def test_a_lease_that_came_in_the_place_of_ours_is_not_deleted(stage: Stage) -> 
     assert stage.holder(TEAM) == "other"
 
 
-def test_who_never_led_asks_nothing_at_the_end(stage: Stage) -> None:
+def test_candidate_sends_no_request_when_stopped(stage: Stage) -> None:
     stage.put(CLUSTER, "other")
     one = stage.cluster()
     one.at(0.0)
@@ -233,7 +233,7 @@ def test_who_never_led_asks_nothing_at_the_end(stage: Stage) -> None:
     assert (one.asked, stage.holder(CLUSTER)) == (["get"], "other")
 
 
-def test_who_holds_it_renews_without_looking_and_looks_at_the_cluster(stage: Stage) -> None:
+def test_holder_renews_without_reading_and_checks_cluster_lease(stage: Stage) -> None:
     one = stage.team()
     one.at(0.0)
     asked, one.asked = one.asked, []
@@ -242,8 +242,8 @@ def test_who_holds_it_renews_without_looking_and_looks_at_the_cluster(stage: Sta
     assert (asked, one.asked) == ([system, "get", "create", system], ["replace", system])
 
 
-def test_after_a_lapse_nothing_is_renewed_that_was_not_looked_at(stage: Stage) -> None:
-    """etcd was restored meanwhile: the version that was written last is one that another holder's Lease has now."""
+def test_lapsed_leader_reads_lease_before_renewal(stage: Stage) -> None:
+    """After a restore of etcd, the Lease of another holder has the version that this process wrote last."""
     stage.put(CLUSTER)
     one = stage.cluster()
     backup, store = stage.memory.get(LEASES, *CLUSTER), stage.memory._store
@@ -257,7 +257,7 @@ def test_after_a_lapse_nothing_is_renewed_that_was_not_looked_at(stage: Stage) -
     assert (stage.holder(CLUSTER), one.valid) == ("other", False)
 
 
-def test_what_is_not_wanted_is_left_to_others_and_given_back(stage: Stage) -> None:
+def test_unwanted_lease_is_not_acquired_and_is_released(stage: Stage) -> None:
     wanted, told = [False], list[bool]()
     stage.put(CLUSTER, "dead")
     one = stage.cluster(wanted=lambda: wanted[0])
@@ -275,7 +275,7 @@ def test_what_is_not_wanted_is_left_to_others_and_given_back(stage: Stage) -> No
     assert told == [True, False, False], "not after others may have it"
 
 
-def test_it_looks_again_soon_where_another_was_faster_and_later_where_it_is_asked_to(stage: Stage) -> None:
+def test_retry_comes_soon_after_conflict_and_respects_retry_after(stage: Stage) -> None:
     stage.put(CLUSTER)
     one = stage.cluster()
 
@@ -293,7 +293,7 @@ def test_it_looks_again_soon_where_another_was_faster_and_later_where_it_is_aske
     assert one.at(1.0) == 9.0
 
 
-def test_a_leader_keeps_its_lease_though_a_busy_server_asks_for_more_time_than_it_has(stage: Stage) -> None:
+def test_leader_keeps_lease_when_retry_after_exceeds_lease_duration(stage: Stage) -> None:
     one, other = stage.cluster(), stage.cluster("other")
     pause = one.at(0.0)
     other.at(0.0)
@@ -310,7 +310,7 @@ def test_a_leader_keeps_its_lease_though_a_busy_server_asks_for_more_time_than_i
     assert (one.valid, one.elector.epoch) == (True, 1)
 
 
-def test_what_it_may_not_do_it_says_once_and_tries_again(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+def test_forbidden_request_is_logged_once_and_retried(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     one = stage.cluster()
 
     def refuse(verb: str) -> None:
@@ -339,7 +339,7 @@ class Beats(MetricsRecorder):
         self.led.append(leads)
 
 
-def test_heartbeats_and_changes_are_counted(stage: Stage) -> None:
+def test_heartbeats_and_leadership_changes_are_recorded(stage: Stage) -> None:
     beats = Beats()
     one = stage.team(recorder=beats)
     one.at(0.0)
@@ -353,7 +353,7 @@ def test_heartbeats_and_changes_are_counted(stage: Stage) -> None:
 # A namespace and the cluster
 
 
-def test_a_namespace_is_left_to_the_clusters_controller(stage: Stage) -> None:
+def test_namespace_candidate_waits_while_cluster_has_leader(stage: Stage) -> None:
     stage.put(CLUSTER, "controller")
     one = stage.team()
     for now in range(0, 14, 2):
@@ -363,7 +363,7 @@ def test_a_namespace_is_left_to_the_clusters_controller(stage: Stage) -> None:
     assert one.elector.other_since == 0.0
 
 
-def test_a_namespace_is_led_once_the_clusters_lease_has_run_out(stage: Stage) -> None:
+def test_namespace_candidate_leads_when_cluster_lease_expires(stage: Stage) -> None:
     stage.put(CLUSTER, "dead")
     one = stage.team()
     one.at(0.0)
@@ -373,8 +373,8 @@ def test_a_namespace_is_led_once_the_clusters_lease_has_run_out(stage: Stage) ->
     assert one.valid
 
 
-def test_a_lease_that_the_cluster_gave_back_counts_for_a_moment(stage: Stage) -> None:
-    """Most often the next replica of the controller takes it."""
+def test_namespace_candidate_waits_briefly_after_cluster_lease_release(stage: Stage) -> None:
+    """Usually the next replica of the controller acquires the Lease."""
     stage.put(CLUSTER, "")
     one = stage.team()
     assert 0 < one.at(0.0) <= 2.0
@@ -384,7 +384,7 @@ def test_a_lease_that_the_cluster_gave_back_counts_for_a_moment(stage: Stage) ->
 
 
 @pytest.mark.parametrize(("error", "leads"), [(Forbidden, True), (NotFound, True), (Unavailable, False)])
-def test_only_an_answer_says_that_the_cluster_has_no_controller(
+def test_namespace_candidate_leads_only_after_answer_about_cluster_lease(
     stage: Stage, error: type[Exception], leads: bool
 ) -> None:
     one = stage.team()
@@ -398,7 +398,7 @@ def test_only_an_answer_says_that_the_cluster_has_no_controller(
     assert one.valid is leads
 
 
-def test_who_leads_a_namespace_yields_to_the_cluster_and_leaves_no_lease(stage: Stage) -> None:
+def test_namespace_leader_yields_to_cluster_and_deletes_its_lease(stage: Stage) -> None:
     one, all_ = stage.team("team"), stage.cluster("cluster")
     one.at(0.0)
     pause = all_.at(1.0)
@@ -410,8 +410,8 @@ def test_who_leads_a_namespace_yields_to_the_cluster_and_leaves_no_lease(stage: 
     assert all_.valid
 
 
-def test_who_wins_the_cluster_waits_for_one_duration_at_most(stage: Stage) -> None:
-    """What a stopped process has left behind is not a reason to wait longer: it yields before it acts again."""
+def test_new_cluster_leader_waits_at_most_one_lease_duration(stage: Stage) -> None:
+    """The Lease of a stopped process does not prolong the wait, because the process yields before it acts again."""
     stage.put(TEAM, "stopped", renewed=0.0)
     one = stage.cluster()
     for now in range(15):
@@ -421,7 +421,7 @@ def test_who_wins_the_cluster_waits_for_one_duration_at_most(stage: Stage) -> No
     assert (one.valid, one.elector.epoch) == (True, 1)
 
 
-def test_a_lease_that_a_killed_process_has_left_in_a_namespace_holds_up_nobody(stage: Stage) -> None:
+def test_old_namespace_lease_does_not_delay_cluster_leader(stage: Stage) -> None:
     stage.put(TEAM, "killed", renewed=-90_000.0)
     one = stage.cluster()
     one.at(0.0)
@@ -429,7 +429,7 @@ def test_a_lease_that_a_killed_process_has_left_in_a_namespace_holds_up_nobody(s
 
 
 def test_new_leader_reads_no_leases_of_other_names(stage: Stage) -> None:
-    """A tenant may write thousands with the label, of a megabyte each."""
+    """A tenant can create thousands of Leases with the label, of a megabyte each."""
     for n in range(3):
         stage.put(LeaseRef(TEAM.namespace, f"forged-{n}"), "tenant")
     read: list[str] = []
@@ -450,8 +450,8 @@ def test_new_leader_reads_no_leases_of_other_names(stage: Stage) -> None:
     assert set(read) <= {CLUSTER.name}
 
 
-def test_a_namespace_that_begins_while_the_cluster_is_won_sees_it(stage: Stage) -> None:
-    """Each writes its own Lease, then looks at the other's: at least one of them sees the other."""
+def test_namespace_candidate_yields_to_concurrent_cluster_candidate(stage: Stage) -> None:
+    """Both write their own Lease and then read the other Lease, so at least one of them sees the other."""
     one, all_ = stage.team("team"), stage.cluster("cluster")
 
     def meanwhile(verb: str) -> None:
@@ -465,7 +465,7 @@ def test_a_namespace_that_begins_while_the_cluster_is_won_sees_it(stage: Stage) 
     assert all_.valid
 
 
-def test_who_may_not_see_the_namespaces_waits_for_a_whole_duration(stage: Stage) -> None:
+def test_cluster_candidate_that_may_not_list_leases_waits_lease_duration(stage: Stage) -> None:
     one = stage.cluster()
 
     def refuse(verb: str) -> None:
@@ -488,7 +488,7 @@ def leadership(stage: Stage, identity: str, *kinds: Any, namespace: str | None =
     return LeaseLeadership(stage.memory, kinds, namespace, identity=identity, **clocks)
 
 
-def test_who_leads_the_first_kind_leads_all_of_them(stage: Stage) -> None:
+def test_leader_of_first_kind_leads_all_kinds(stage: Stage) -> None:
     one, two = (leadership(stage, identity, TFJOBS, VOLCANO_JOBS) for identity in ("one", "two"))
     one.step()
     two.step()
@@ -499,7 +499,7 @@ def test_who_leads_the_first_kind_leads_all_of_them(stage: Stage) -> None:
     assert two.kinds() == {TFJOBS, VOLCANO_JOBS}
 
 
-def test_a_kind_that_another_leaves_alone_is_led_beside_it(stage: Stage) -> None:
+def test_namespace_leads_kind_that_cluster_leader_does_not_lead(stage: Stage) -> None:
     all_ = leadership(stage, "cluster", TFJOBS, namespace=None)
     all_.step()
     one = leadership(stage, "one", TFJOBS, VOLCANO_JOBS)
@@ -511,7 +511,7 @@ def test_a_kind_that_another_leaves_alone_is_led_beside_it(stage: Stage) -> None
     assert (one.remaining(TFJOBS), one.remaining(VOLCANO_JOBS) > 0) == (0.0, True)
 
 
-def test_the_term_is_another_one_when_a_kind_is_won(stage: Stage) -> None:
+def test_term_changes_when_kind_is_won(stage: Stage) -> None:
     one = leadership(stage, "one", TFJOBS, VOLCANO_JOBS)
     terms = [one.term]
     for elector in one.electors.values():
@@ -527,7 +527,7 @@ def test_the_term_is_another_one_when_a_kind_is_won(stage: Stage) -> None:
 
 
 class WithOldEtcd(MemoryCluster):
-    """Kubernetes since 1.34 over etcd 3.4: a watch that begins with what is there is refused."""
+    """Kubernetes since 1.34 with etcd 3.4, which refuses watches that start with the existing objects."""
 
     def watch(self, *args: Any, since: str = "", **more: Any) -> Any:
         if since in ("", "0"):
@@ -547,8 +547,8 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Any]:
         yield real
 
 
-def test_replicas_take_turns_as_soon_as_the_lease_is_given_back(cluster: Any) -> None:
-    """They watch it: none of them asks before its time."""
+def test_next_replica_acquires_released_lease_without_polling(cluster: Any) -> None:
+    """The replicas watch the Lease."""
     ref, wider = LeaseRef("default", "test-turns"), LeaseRef("default", "test-turns-of-all")
     replicas = [LeaderElector(cluster, ref, f"replica-{n}", wider=wider, renew_every=100.0) for n in range(3)]
     for elector in replicas:
@@ -566,7 +566,7 @@ def test_replicas_take_turns_as_soon_as_the_lease_is_given_back(cluster: Any) ->
             elector.stop()
 
 
-def test_a_namespace_is_yielded_as_soon_as_the_cluster_has_a_controller(cluster: Any) -> None:
+def test_namespace_leader_yields_as_soon_as_cluster_has_leader(cluster: Any) -> None:
     ref, wider = LeaseRef("default", "test-yields"), LeaseRef("default", "test-yields-to")
     one = LeaderElector(cluster, ref, "one", wider=wider, renew_every=100.0, duration=1000.0)
     one.start()
@@ -581,7 +581,7 @@ def test_a_namespace_is_yielded_as_soon_as_the_cluster_has_a_controller(cluster:
 
 
 class WithWatchesThatEnd(MemoryCluster):
-    """A server that ends all watches when it is asked to, as each does now and then."""
+    """A server whose watches the test can end. Real servers also end watches from time to time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -592,8 +592,8 @@ class WithWatchesThatEnd(MemoryCluster):
         return stream
 
 
-def test_a_lease_that_is_given_back_between_two_watches_is_taken_soon() -> None:
-    """No event says so: the list before the next watch does."""
+def test_lease_released_between_two_watches_is_acquired() -> None:
+    """No event reports the release. The list before the next watch does."""
     ref = LeaseRef("default", "test-gap")
     with WithWatchesThatEnd() as cluster:
         cluster.create(LEASES, ref.namespace, lease.new_lease(ref, "other", 1000.0, NOW))
@@ -603,7 +603,7 @@ def test_a_lease_that_is_given_back_between_two_watches_is_taken_soon() -> None:
             until(lambda: cluster.streams and candidate.other_since < math.inf, 60)
             renewed = lease.renewed_lease(cluster.get(LEASES, *ref), 1000.0, NOW + 1)
             version = cluster.replace(LEASES, *ref, renewed)["metadata"]["resourceVersion"]
-            until(lambda: version in candidate._seen._seen, 60)  # the watch has shown it
+            until(lambda: version in candidate._seen._seen, 60)  # the watch has delivered it
             for stream in cluster.streams:
                 stream.close()
             until(lambda: ref not in candidate._streams, 60)
@@ -613,8 +613,8 @@ def test_a_lease_that_is_given_back_between_two_watches_is_taken_soon() -> None:
             candidate.stop()
 
 
-def test_a_machine_that_dies_with_both_leaders_holds_up_a_namespace_for_one_duration(stage: Stage) -> None:
-    """The Lease of the namespace is observed while the one of the cluster still counts."""
+def test_namespace_recovers_one_lease_duration_after_both_leaders_die(stage: Stage) -> None:
+    """The candidate observes the Lease of the namespace while the Lease of the cluster is still valid."""
     stage.put(CLUSTER, "controller")
     stage.put(TEAM, "host")
     left = {ref: stage.memory.get(LEASES, *ref)["metadata"]["uid"] for ref in (CLUSTER, TEAM)}

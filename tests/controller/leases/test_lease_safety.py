@@ -1,4 +1,4 @@
-"""Under all faults of clocks, pauses and networks: never two leaders at once, and soon one again."""
+"""With faults of clocks, processes and networks, there are never two leaders, and soon a new leader."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.thorough import thorough
 from tf_dist.cluster.api import LEASES
 from tf_dist.cluster.lease import LeaseRef
 
-# Wall clocks differ by less than a day: beyond that a living host's Lease counts as left behind.
+# Wall clocks differ by less than a day. With a larger difference, the Lease of a live host counts as abandoned.
 SPEED = st.one_of(st.floats(0.96, 1.04), st.sampled_from((0.9, 1.1)))
 CLOCKS = st.fixed_dictionaries({"offset": st.floats(-1e6, 1e6), "speed": SPEED, "wrong": st.floats(-43_000, 43_000)})
 SECONDS = st.one_of(st.just(0.0), st.floats(0, 3), st.floats(0, 40))
@@ -25,7 +25,7 @@ ACTS = st.one_of(
     st.tuples(st.just("faults"), st.lists(FAULTS, min_size=1, max_size=6)),
     st.tuples(st.sampled_from(("come", "come", "kill", "release", "delete")), st.just(0)),
 )
-# What happens to whom (None: to the process that leads), and for how many seconds they are left alone after that.
+# An event, the affected candidate (None: the leader), and the seconds until the next event.
 STEPS = st.tuples(ACTS, st.one_of(st.none(), st.integers(0, LAST)), st.one_of(st.just(0.0), st.floats(0, 30)))
 
 
@@ -41,7 +41,7 @@ def test_two_processes_never_lead_at_once(
     steps: list[tuple[tuple[str, Any], int | None, float]],
 ) -> None:
     sim = Sim()
-    # The last candidate for the namespace stays; the others come and go.
+    # The last candidate of the namespace stays. The others start and stop.
     electors = {who: sim.candidate(CANDIDATES[who], str(who), **clocks[who]) for who in sorted(there | {LAST})}
     sim.run(20)
     for number, ((what, value), whom, seconds) in enumerate(steps):
@@ -76,10 +76,10 @@ def test_two_processes_never_lead_at_once(
 @pytest.mark.parametrize(("killed", "within"), [(True, 20.0), (False, 5.0)])
 @thorough(20)
 @given(clocks=st.lists(CLOCKS, min_size=2, max_size=2), ended=st.floats(0.1, 20))
-def test_the_next_candidate_leads_soon(
+def test_next_candidate_leads_soon_after_leader_ends(
     first: LeaseRef, next_: LeaseRef, killed: bool, within: float, clocks: list[dict[str, float]], ended: float
 ) -> None:
-    """Released: by polling, where no watch wakes the candidate."""
+    """No watch wakes the candidate, so it finds a released Lease by polling."""
     sim = Sim()
     leader = sim.candidate(first, "one", **clocks[0])
     sim.run(0.1)
@@ -95,7 +95,7 @@ def test_the_next_candidate_leads_soon(
 
 @thorough(20)
 @given(clocks=st.lists(CLOCKS, min_size=2, max_size=2), came=st.floats(0.1, 20))
-def test_a_controller_of_the_cluster_takes_over_from_a_namespace(clocks: list[dict[str, float]], came: float) -> None:
+def test_cluster_controller_takes_over_from_namespace_leader(clocks: list[dict[str, float]], came: float) -> None:
     sim = Sim()
     sim.candidate(TEAM, "namespace", **clocks[0])
     sim.run(came)
@@ -106,10 +106,10 @@ def test_a_controller_of_the_cluster_takes_over_from_a_namespace(clocks: list[di
 
 @thorough(20)
 @given(clocks=st.lists(CLOCKS, min_size=2, max_size=2), stopped=st.floats(15, 60))
-def test_a_host_that_was_stopped_leaves_no_lease_beside_the_controller_of_the_cluster(
+def test_paused_namespace_leader_deletes_its_lease_after_cluster_takeover(
     clocks: list[dict[str, float]], stopped: float
 ) -> None:
-    """The next replica that wins the cluster would wait for it."""
+    """The next leader of the cluster would wait for a remaining Lease."""
     sim = Sim()
     host = sim.candidate(TEAM, "namespace", **clocks[0])
     sim.run(1)
@@ -120,7 +120,7 @@ def test_a_host_that_was_stopped_leaves_no_lease_beside_the_controller_of_the_cl
 
 
 @pytest.mark.parametrize("busy", [True, False])
-def test_a_lease_is_given_back_once_nothing_is_under_way_that_was_sent_under_it(busy: bool) -> None:
+def test_lease_is_released_only_after_pending_requests_end(busy: bool) -> None:
     sim = Sim()
     host = sim.candidate(TEAM, "namespace", busy=lambda: busy)
     sim.run(1)
@@ -133,7 +133,7 @@ def test_a_lease_is_given_back_once_nothing_is_under_way_that_was_sent_under_it(
     assert (cluster.valid(), sim.memory.list(LEASES, TEAM.namespace).items) == (True, [])
 
 
-def test_a_host_whose_renewal_met_a_conflict_stops_before_it_gives_its_lease_back() -> None:
+def test_leader_with_renewal_conflict_stops_before_releasing_lease() -> None:
     sim = Sim()
     sim.candidate(TEAM, "namespace")
     sim.run(1)

@@ -1,4 +1,4 @@
-"""Probes are answered, beside other clients that hang on the port."""
+"""The health server answers probes, even if other clients hold connections open."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def ask(server: HealthServer, path: str, method: str = "GET") -> tuple[int, str]
             return error.code, error.read().decode()
 
 
-def test_probes_say_how_it_is(server: HealthServer, state: State) -> None:
+def test_probes_report_health_and_metrics(server: HealthServer, state: State) -> None:
     assert ask(server, "/healthz") == (200, "ok\n")
     assert ask(server, "/healthz?verbose") == (200, "ok\n")
     assert ask(server, "/healthz", "HEAD") == (200, "")
@@ -69,7 +69,7 @@ def test_probes_say_how_it_is(server: HealthServer, state: State) -> None:
     assert ask(server, "/healthz", "POST")[0] == 501
 
 
-def test_a_page_that_fails_takes_nothing_else_down(state: State, caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_page_does_not_affect_other_pages(state: State, caplog: pytest.LogCaptureFixture) -> None:
     def broken() -> ProbeResponse:
         raise ZeroDivisionError("a defect")
 
@@ -80,7 +80,7 @@ def test_a_page_that_fails_takes_nothing_else_down(state: State, caplog: pytest.
     assert "a defect" in caplog.text
 
 
-def test_too_many_connections_do_not_keep_a_probe_out(server: HealthServer) -> None:
+def test_idle_connections_do_not_block_probes(server: HealthServer) -> None:
     idle = [socket.create_connection((LOCAL, server.server_port)) for _ in range(20)]
     try:
         assert ask(server, "/healthz") == (200, "ok\n")
@@ -91,7 +91,7 @@ def test_too_many_connections_do_not_keep_a_probe_out(server: HealthServer) -> N
             sock.close()
 
 
-def test_a_connection_that_drips_is_ended() -> None:
+def test_slow_request_is_closed_after_time_limit() -> None:
     with serving({}, host=LOCAL, seconds=0.5) as server, socket.create_connection((LOCAL, server.server_port)) as sock:
         sock.sendall(b"GET /healthz HTTP/1.1\r\n")
 
@@ -106,7 +106,7 @@ def test_a_connection_that_drips_is_ended() -> None:
         until(lambda: _threads() == 0, 60)
 
 
-def test_nothing_is_left_when_it_stops(state: State) -> None:
+def test_stop_closes_connections_and_ends_threads(state: State) -> None:
     server = HealthServer({"/healthz": lambda: probe_response("")}, host=LOCAL, seconds=60)
     server.start()
     with socket.create_connection((LOCAL, server.server_port)) as idle:
@@ -119,13 +119,13 @@ def test_nothing_is_left_when_it_stops(state: State) -> None:
         ask(server, "/healthz")
 
 
-def test_a_port_that_is_taken_is_said(server: HealthServer) -> None:
+def test_port_in_use_is_reported_with_option(server: HealthServer) -> None:
     with pytest.raises(ClusterError, match=f"port {server.server_port}: .*in use") as raised:
         HealthServer({}, host=LOCAL, port=server.server_port)
     assert "--metrics-port" in raised.value.hint
 
 
-def test_it_can_be_reached_by_both_families() -> None:
+def test_server_accepts_ipv4_and_ipv6() -> None:
     with serving({"/healthz": lambda: probe_response("")}) as server:
         assert ask(server, "/healthz") == (200, "ok\n")
         if socket.has_dualstack_ipv6():

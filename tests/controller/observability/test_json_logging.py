@@ -1,4 +1,4 @@
-"""One JSON object a line, with the job that it is about."""
+"""Log records as JSON lines that name the job."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def output(request: pytest.FixtureRequest) -> Iterator[Output]:
 LOG = logging.getLogger("tests.of.logs")
 
 
-def test_a_record_is_one_line(output: Output) -> None:
+def test_record_is_one_line(output: Output) -> None:
     LOG.warning("two\nlines and %s", "ümlaut")
     (record,) = output.records()
     assert record.pop("time").endswith("Z")
     assert record == {"level": "warning", "logger": "tests.of.logs", "message": "two\nlines and ümlaut"}
 
 
-def test_whatever_is_logged_inside_is_about_the_job(output: Output) -> None:
+def test_records_in_job_log_context_name_job(output: Output) -> None:
     with job_log_context("team/mnist"):
         LOG.info("one")
         with job_log_context("team/other"):
@@ -69,7 +69,7 @@ def test_whatever_is_logged_inside_is_about_the_job(output: Output) -> None:
     ]
 
 
-def test_threads_have_jobs_of_their_own(output: Output) -> None:
+def test_job_log_context_is_separate_for_each_thread(output: Output) -> None:
     def work(job: str) -> None:
         with job_log_context(job):
             LOG.info("%s", job)
@@ -79,7 +79,7 @@ def test_threads_have_jobs_of_their_own(output: Output) -> None:
     assert all(record["job"] == record["message"] for record in output.records())
 
 
-def test_an_exception_comes_along(output: Output) -> None:
+def test_record_contains_exception(output: Output) -> None:
     try:
         raise ValueError("no good")
     except ValueError:
@@ -90,7 +90,7 @@ def test_an_exception_comes_along(output: Output) -> None:
 
 
 @pytest.mark.parametrize("output", [LogFormat.TEXT], indirect=True)
-def test_text_names_the_job_too(output: Output) -> None:
+def test_text_format_names_job(output: Output) -> None:
     with job_log_context("team/mnist"):
         LOG.info("started")
     LOG.info("idle")
@@ -98,14 +98,14 @@ def test_text_names_the_job_too(output: Output) -> None:
     assert output.lines()[1].endswith("INFO tests.of.logs: idle")
 
 
-def test_clients_below_keep_quiet(output: Output) -> None:
+def test_debug_logs_of_http_clients_are_suppressed(output: Output) -> None:
     logging.getLogger("urllib3.connectionpool").debug("GET /")
     logging.getLogger("kubernetes.client.rest").debug("response body: secret")
     assert output.lines() == []
 
 
-def test_the_level_is_an_option_and_an_environment_variable(tmp_path: Path) -> None:
-    """A wrong one is refused with all that there are."""
+def test_log_level_is_set_by_option_or_environment_variable(tmp_path: Path) -> None:
+    """An invalid level is refused with a list of all levels."""
     command = [sys.executable, "-m", "tf_dist", "controller", "--kubeconfig", str(tmp_path / "none")]
 
     def said(*arguments: str, **environ: str) -> str:
@@ -127,7 +127,7 @@ def test_the_level_is_an_option_and_an_environment_variable(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("level", list(Level))
-def test_a_level_lets_through_what_is_as_grave(level: Level) -> None:
+def test_level_passes_records_of_same_or_higher_severity(level: Level) -> None:
     stream, root = io.StringIO(), logging.getLogger()
     before = root.level
     handler = configure_logging(LogFormat.TEXT, level=level.number, stream=stream)

@@ -1,4 +1,4 @@
-"""What is counted can be read, and is what the document says."""
+"""The exposed metrics, which must match the reference in docs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def recorder() -> PrometheusRecorder:
 
 
 def busy_recorder() -> PrometheusRecorder:
-    """A recorder of a controller to which everything has happened once."""
+    """A recorder in which every metric has been recorded once."""
     recorder = PrometheusRecorder(clock=lambda: 1_800_000_000.0)
     recorder.attach(lambda: READINGS)
     recorder.record(Metric.WORKQUEUE_QUEUE_DURATION_SECONDS, value=0.3)
@@ -66,7 +66,7 @@ def busy_recorder() -> PrometheusRecorder:
 
 
 def samples(recorder: PrometheusRecorder) -> dict[str, float]:
-    """Everything that is exposed, by its text: ``name{label="value"}``."""
+    """All exposed samples by their text, such as ``name{label="value"}``."""
     found = {}
     for line in recorder.exposition().decode().splitlines():
         if not line.startswith("#"):
@@ -75,12 +75,12 @@ def samples(recorder: PrometheusRecorder) -> dict[str, float]:
     return found
 
 
-def test_everything_is_counted_and_has_a_series_after_it_happened(recorder: PrometheusRecorder) -> None:
+def test_every_recorded_metric_has_series(recorder: PrometheusRecorder) -> None:
     counted = {family.name: family.samples for family in recorder.registry.collect()}
     assert all(counted[f"tf_dist_{metric.name.lower()}"] for metric in Metric)
 
 
-def test_queues_that_users_invent_share_a_series(recorder: PrometheusRecorder) -> None:
+def test_queues_beyond_limit_share_series(recorder: PrometheusRecorder) -> None:
     for number in range(1_000):
         recorder.used(f"queue-{number}", Usage(), Usage(gpus=Spent(held=1)))
     family = "tf_dist_gpu_seconds_total{"
@@ -89,7 +89,7 @@ def test_queues_that_users_invent_share_a_series(recorder: PrometheusRecorder) -
     assert sum(found.values()) == 30 + 20 + 1_000
 
 
-def test_what_happens_can_be_read(recorder: PrometheusRecorder) -> None:
+def test_recorded_values_are_exposed(recorder: PrometheusRecorder) -> None:
     recorder.record(Metric.ACTIONS, "Create", "Conflict")
     recorder.record(Metric.ACTIONS, "Create", "ok")
     assert samples(recorder)["tf_dist_last_heartbeat_timestamp_seconds"] == 1_800_000_000.0
@@ -133,7 +133,7 @@ def test_what_happens_can_be_read(recorder: PrometheusRecorder) -> None:
     assert {name: found.get(name) for name in expected} == expected
 
 
-def test_process_leads_while_it_holds_any_of_its_leases(recorder: PrometheusRecorder) -> None:
+def test_leading_is_one_while_process_holds_any_lease(recorder: PrometheusRecorder) -> None:
     recorder.leading("b/one", True)
     recorder.leading("b/one", False)
     assert samples(recorder)["tf_dist_leading"] == 1
@@ -141,7 +141,7 @@ def test_process_leads_while_it_holds_any_of_its_leases(recorder: PrometheusReco
     assert samples(recorder)["tf_dist_leading"] == 0
 
 
-def test_the_document_s_table_is_what_is_exposed(recorder: PrometheusRecorder) -> None:
+def test_metrics_reference_matches_exposed_metrics(recorder: PrometheusRecorder) -> None:
     rows = {name: (kind, labels, text) for name, kind, labels, text in _ROW.findall(DOCUMENT.read_text())}
     exposed = {}
     for family in text_string_to_metric_families(recorder.exposition().decode()):
@@ -155,14 +155,14 @@ def test_the_document_s_table_is_what_is_exposed(recorder: PrometheusRecorder) -
     assert written == exposed
 
 
-def test_two_may_live_in_one_process(recorder: PrometheusRecorder) -> None:
+def test_recorders_in_one_process_are_independent(recorder: PrometheusRecorder) -> None:
     other = PrometheusRecorder()
     other.attach(lambda: ControllerStats(WorkQueueStats(), jobs={"Running": 1}))
     assert samples(other)['tf_dist_jobs{phase="Running"}'] == 1
     assert samples(recorder)['tf_dist_jobs{phase="Running"}'] == 5
 
 
-def test_drivers_of_one_process_are_summed_up(recorder: PrometheusRecorder) -> None:
+def test_stats_of_controllers_in_one_process_are_summed(recorder: PrometheusRecorder) -> None:
     more = ControllerStats(
         WorkQueueStats(depth=1, running={"a/b": 9.0}, workers=4),
         (InformerStats("pods", 30.0, 30.0, False, 1),),
@@ -184,8 +184,8 @@ def test_drivers_of_one_process_are_summed_up(recorder: PrometheusRecorder) -> N
     assert {name: found.get(name) for name in expected} == expected
 
 
-def test_names_follow_the_conventions_of_prometheus(recorder: PrometheusRecorder) -> None:
-    """What ``promtool check metrics`` looks for."""
+def test_metric_names_follow_prometheus_conventions(recorder: PrometheusRecorder) -> None:
+    """The rules of ``promtool check metrics``."""
     families = list(text_string_to_metric_families(recorder.exposition().decode()))
     ours = [one for one in families if one.name.startswith("tf_dist_") and not one.name.endswith("_created")]
     assert {"counter", "gauge", "histogram"} <= {one.type for one in ours}
@@ -202,8 +202,8 @@ def test_names_follow_the_conventions_of_prometheus(recorder: PrometheusRecorder
             assert not {"job", "instance", "pod", "namespace"} & set(sample.labels), "Prometheus adds these"
 
 
-def test_a_queue_that_does_not_exist_has_no_series() -> None:
-    """Users name queues in labels of their jobs: there would be no end to them."""
+def test_nonexistent_queues_share_one_series() -> None:
+    """Users can write any queue name into the labels of jobs, so the number of names is unlimited."""
     jobs = [metrics_key(tfjob(f"j-{number}"), queue=f"made-up-{number}") for number in range(50)]
     jobs += [metrics_key(tfjob("real"), queue="team"), metrics_key(tfjob("none"))]
     found = gangs_by_queue(Counter(jobs), ["team", "empty"])
@@ -211,7 +211,7 @@ def test_a_queue_that_does_not_exist_has_no_series() -> None:
     assert len(gangs_by_queue({}, [f"q-{number}" for number in range(10_000)])) <= 200
 
 
-def test_where_there_is_a_default_queue_jobs_without_one_are_in_it() -> None:
+def test_jobs_without_queue_count_in_default_queue() -> None:
     assert gangs_by_queue({metrics_key(tfjob("none")): 2}, ["default"])["default"] == QueueStats(pending=2)
 
 
@@ -222,7 +222,7 @@ def metrics_key(document: dict[str, Any], queue: str = "") -> JobMetricsKey:
     return JobIndex().read(JobRef.of(TFJOBS, stored), stored).metrics_key
 
 
-def test_what_has_stood_still_is_named() -> None:
+def test_stuck_threads_are_named() -> None:
     pods = InformerStats("pods", 5000.0, 59.0, False, 1)
     idle = ControllerStats(WorkQueueStats(running={"a/b": 59.0}), (pods,), loop_age=299.0)
     assert stuck_threads(idle, worker=60, informer=60) == [], "that the server says nothing is not the process's fault"

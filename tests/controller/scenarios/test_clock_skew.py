@@ -1,4 +1,4 @@
-"""Two leaders at once, while one does not know yet that it lost its Lease, with clocks that differ."""
+"""Two leaders with different clocks, while the old leader does not yet know that it lost its Lease."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tf_dist.controller.controller import Controller
 
 
 @pytest.mark.parametrize("ahead", [-400.0, 20.0])
-def test_two_controllers_whose_clocks_differ_do_not_write_in_turn(ahead: float) -> None:
+def test_two_controllers_with_different_clocks_settle(ahead: float) -> None:
     world, clock = World(), Clock()
     clock.now += ahead
     other = Controller(world.memory, clock=clock, monotonic=clock)

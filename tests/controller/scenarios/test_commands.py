@@ -22,7 +22,7 @@ def job(name: str = "mnist") -> Object:
 
 
 def command(world: World, action: str, **target: Any) -> None:
-    """As ``vcctl`` makes it; ``target``: what is different."""
+    """Create a Command as ``vcctl`` does. ``target`` overrides fields of its target."""
     uid = world.job(resource=VOLCANO_JOBS)["metadata"]["uid"]
     owner = {"apiVersion": VOLCANO_JOBS.api_version, "kind": "Job", "name": "mnist", "uid": uid}
     body = {
@@ -50,7 +50,7 @@ def running() -> World:
     return world
 
 
-def test_suspended_resumed_and_restarted(running: World) -> None:
+def test_commands_abort_resume_and_restart_job(running: World) -> None:
     command(running, "AbortJob")
     running.remove_pods()
     assert (phase(running), left(running)) == ("Aborted", 0)
@@ -68,7 +68,7 @@ def test_suspended_resumed_and_restarted(running: World) -> None:
     assert not before & {pod["metadata"]["uid"] for pod in running.pods().values()}
 
 
-def test_one_by_hand_that_names_no_uid_acts_on_the_job_of_that_name(running: World) -> None:
+def test_command_without_uid_acts_on_job_of_that_name(running: World) -> None:
     command(running, "TerminateJob", uid="")
     running.settle()
     assert (phase(running), left(running)) == ("Terminating", 0)
@@ -79,21 +79,21 @@ def test_one_by_hand_that_names_no_uid_acts_on_the_job_of_that_name(running: Wor
     [{"uid": "of-an-earlier-job"}, {"kind": "Queue"}, {"apiVersion": "batch/v1"}, {"name": "other"}],
     ids=["an earlier job", "a queue", "a job of Kubernetes", "another job"],
 )
-def test_one_to_something_else_is_left_alone(running: World, target: dict[str, Any]) -> None:
+def test_command_with_other_target_is_ignored(running: World, target: dict[str, Any]) -> None:
     command(running, "AbortJob", **target)
     running.settle()
     assert (phase(running), left(running)) == ("Running", 1)
 
 
 def go_on(world: World) -> None:
-    """Pods that are asked to go are gone, and others come."""
+    """Remove pods that are being deleted, and let the controller create new pods."""
     for _ in range(3):
         world.settle()
         world.bury()
 
 
 @pytest.mark.parametrize("after", range(1, 7))
-def test_one_restart_wherever_the_driver_dies(running: World, after: int) -> None:
+def test_restart_command_acts_once_wherever_controller_crashes(running: World, after: int) -> None:
     command(running, "RestartJob")
     crashing = CrashingCluster(running.memory)
     crashing.after = after

@@ -1,4 +1,4 @@
-"""Pods that a cluster takes away are no failures of the program: a drain spends no restarts, and is bounded itself."""
+"""Disruptions are not failures of the program: a drain uses no restarts, and disruptions have their own limit."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def add_node(world: World) -> None:
 
 
 def place(world: World) -> None:
-    """The scheduler binds where admission asked, else to n1; the kubelets start what is bound."""
+    """The scheduler binds pods to their required node or to n1, and the kubelets start them."""
     for name, pod in world.pods().items():
         if not pod["spec"].get("nodeName"):
             terms = pod["spec"].get("affinity", {}).get("nodeAffinity", {})
@@ -127,7 +127,7 @@ def begun(resource: Resource, document: Object) -> World:
 
 
 def killed(pod: Object, code: int) -> dict[str, Any]:
-    """The status in which a kubelet leaves a pod whose container its signal has ended."""
+    """The status of a pod whose container was ended by a signal of the kubelet."""
     state = {"terminated": {"exitCode": code, "reason": "Error", "finishedAt": "2027-01-15T08:10:00Z"}}
     containers = [{"name": "tensorflow", "state": state, "restartCount": 0}]
     return {**pod["status"], "phase": "Failed", "containerStatuses": containers}
@@ -135,14 +135,14 @@ def killed(pod: Object, code: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("gone", ["stopping", "killed", "vanished"])
 @pytest.mark.parametrize("name", JOBS)
-def test_a_drain_of_the_node_with_three_replicas_spends_no_restart(name: str, gone: str) -> None:
+def test_drain_of_three_replicas_uses_no_restarts(name: str, gone: str) -> None:
     resource, document = JOBS[name]
     world = begun(resource, document)
     workers = sorted(name for name in world.pods() if "worker" in name)
     assert len(workers) == 3
     for pod in workers:
         if pod not in world.pods():
-            continue  # the job stopped it itself
+            continue  # the job itself stopped this pod
         world.memory.evict("default", pod)
         if gone == "killed":
             world.set_status(pod, killed(world.pods()[pod], 143))
@@ -153,7 +153,7 @@ def test_a_drain_of_the_node_with_three_replicas_spends_no_restart(name: str, go
     status = world.status("drained", resource)
     assert status["phase"] == "Running", world.describe()
     assert not status.get("restarts"), status
-    # Why a pod is gone that went before it was looked at cannot be known: that is not a failure either.
+    # If a pod vanishes before a pass reads it, the cause is unknown. This is not a failure either.
     assert set(status["disruptions"]) == {"Deleted" if gone == "vanished" else "EvictionByEvictionAPI"}
     assert 1 <= sum(status["disruptions"].values()) <= 3
     assert len(world.pods()) == 4
@@ -164,7 +164,7 @@ def end(world: World, resource: Resource = TFJOBS) -> Any:
     return read(stored), load_status(stored["status"])
 
 
-def test_disruptions_have_a_bound_of_their_own_and_the_end_says_what_took_the_pods_from_where() -> None:
+def test_job_fails_at_disruption_limit_and_message_names_cause_and_node() -> None:
     world = begun(TFJOBS, v1("OnFailure", **{LIMIT: "2"}))
     for _ in range(3):
         world.memory.evict("default", "drained-worker-1")
@@ -183,7 +183,7 @@ def test_disruptions_have_a_bound_of_their_own_and_the_end_says_what_took_the_po
     assert outcome_kind(status) is OutcomeKind.EVICTED
 
 
-def test_what_still_runs_when_the_bound_is_passed_is_stopped() -> None:
+def test_running_pods_are_stopped_when_disruption_limit_is_exceeded() -> None:
     job = v1("OnFailure", **{LIMIT: "0"})
     job["spec"]["runPolicy"]["cleanPodPolicy"] = "None"
     world = begun(TFJOBS, job)
@@ -193,7 +193,7 @@ def test_what_still_runs_when_the_bound_is_passed_is_stopped() -> None:
     assert all("deletionTimestamp" in pod["metadata"] for pod in world.pods().values())
 
 
-def test_whoever_deletes_pods_by_hand_spends_no_restart_but_is_bounded_too() -> None:
+def test_manual_pod_deletions_count_as_disruptions_up_to_limit() -> None:
     world = begun(TFJOBS, v1("OnFailure", **{LIMIT: "3"}))
     for count in range(4):
         world.memory.delete(PODS, "default", "drained-worker-1", **({"grace_period": 0} if count % 2 else {}))
@@ -226,7 +226,7 @@ def test_whoever_deletes_pods_by_hand_spends_no_restart_but_is_bounded_too() -> 
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_whatever_the_cluster_does_to_a_pod_is_counted_by_its_cause(status: Object, cause: str) -> None:
+def test_disruptions_are_counted_by_cause(status: Object, cause: str) -> None:
     world = begun(TFJOBS, v1("Never"))
     for _ in range(4):
         world.set_status("drained-worker-1", status)
@@ -266,7 +266,7 @@ BEFORE, AFTER = "2027-01-15T08:09:59Z", "2027-01-15T08:15:00Z"
     ],
     ids=["out-of-memory", "failed-before", "crashed-before", "own-storage", "own-volume", "own-container-storage"],
 )
-def test_the_programs_own_end_is_charged_whatever_came_after_it(status: Object) -> None:
+def test_failure_of_program_counts_as_failure_despite_disruption(status: Object) -> None:
     world = begun(TFJOBS, v1("OnFailure"))
     for _ in range(3):
         world.set_status("drained-worker-1", status)
@@ -277,7 +277,7 @@ def test_the_programs_own_end_is_charged_whatever_came_after_it(status: Object) 
 
 
 @pytest.mark.parametrize(("code", "at"), [(137, AFTER), (143, AFTER), (143, BEFORE), (1, BEFORE), (139, BEFORE)])
-def test_a_container_that_its_disruption_ended_is_not_judged_by_its_exit_code(code: int, at: str) -> None:
+def test_exit_code_is_ignored_when_disruption_ended_container(code: int, at: str) -> None:
     world = begun(TFJOBS, v1("Never"))
     world.set_status("drained-worker-1", disrupted(at, exitCode=code, reason="Error"))
     recover(world, 1)
@@ -286,7 +286,7 @@ def test_a_container_that_its_disruption_ended_is_not_judged_by_its_exit_code(co
 
 
 @pytest.mark.parametrize(("ended", "phase"), [(0, "Running"), (-60, "Failed")])
-def test_a_kubelet_whose_clock_is_behind_makes_no_failure_of_a_drain(ended: int, phase: str) -> None:
+def test_kubelet_clock_behind_is_corrected_when_judging_disruption(ended: int, phase: str) -> None:
     world = begun(TFJOBS, v1("Never"))
     created = world.memory.get(PODS, "default", "drained-worker-1")["metadata"]["creationTimestamp"]
     now = parse_time(created)
@@ -297,7 +297,7 @@ def test_a_kubelet_whose_clock_is_behind_makes_no_failure_of_a_drain(ended: int,
     assert world.status("drained")["phase"] == phase, world.describe()
 
 
-def test_a_kubelet_whose_clock_is_ahead_postpones_no_answer() -> None:
+def test_kubelet_clock_ahead_does_not_delay_restart() -> None:
     world = begun(TFJOBS, v1("OnFailure"))
     state = {"terminated": {"exitCode": 1, "finishedAt": "2027-01-15T09:00:00Z"}}
     containers = [{"name": "tensorflow", "state": state, "restartCount": 0}]
@@ -306,8 +306,8 @@ def test_a_kubelet_whose_clock_is_ahead_postpones_no_answer() -> None:
     assert world.status("drained")["restarts"] == {"PodFailed": 1}
 
 
-def test_a_pod_that_was_only_meant_to_be_disrupted_goes_on() -> None:
-    """The Eviction API sets the condition first; the deletion may be refused after that."""
+def test_disruption_condition_of_running_pod_is_not_counted() -> None:
+    """The Eviction API sets the condition first. The deletion can be refused afterwards."""
     world = begun(TFJOBS, v1("Never"))
     condition = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
     world.set_status("drained-worker-1", {**running(), "conditions": [condition]})
@@ -315,8 +315,8 @@ def test_a_pod_that_was_only_meant_to_be_disrupted_goes_on() -> None:
     assert "disruptions" not in world.status("drained")
 
 
-def test_a_pod_that_is_deleted_at_once_after_its_condition_was_set_is_known_by_it() -> None:
-    """The garbage collector of pods does so when a node is gone: between two passes."""
+def test_pod_deleted_right_after_disruption_condition_keeps_cause() -> None:
+    """The pod garbage collector does this when a node is gone, possibly between two passes."""
     world = begun(TFJOBS, v1("Never"))
     world.controller.informers.start()
     try:
@@ -333,7 +333,7 @@ def test_a_pod_that_is_deleted_at_once_after_its_condition_was_set_is_known_by_i
 
 
 def mark_and_delete(world: World, *pods: str) -> None:
-    """As the garbage collector of pods does; the driver has seen the marks, and not yet that the pods are gone."""
+    """Act as the pod garbage collector. The controller has seen the conditions, but not the deletions."""
     condition = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC"}
     for pod in pods:
         world.set_status(pod, {**running(), "conditions": [condition]})
@@ -342,8 +342,8 @@ def mark_and_delete(world: World, *pods: str) -> None:
         world.evict(pod)
 
 
-def test_a_pass_that_comes_while_a_list_is_taken_in_knows_every_pod_that_is_gone() -> None:
-    """A list after an interrupted watch shows that several are gone, which is then said of one after the other."""
+def test_pass_during_list_sees_all_deleted_pods() -> None:
+    """After an interrupted watch, a list shows several deleted pods. The informer reports them one after the other."""
     world, due = begun(TFJOBS, v1("Never")), list[Callable[[], int]]()
 
     def on_change(_: JobRef) -> None:
@@ -359,8 +359,8 @@ def test_a_pass_that_comes_while_a_list_is_taken_in_knows_every_pod_that_is_gone
     assert (found["disruptions"], found["failure"].get("node")) == ({"DeletionByPodGC": 3}, "n1")
 
 
-def test_a_job_that_is_reported_as_stalled_knows_its_pods_that_are_gone() -> None:
-    """The report may be the first status that the server takes, and then it has the answer to the disruption."""
+def test_status_of_stalled_job_includes_disruptions() -> None:
+    """The report can be the first status that the server accepts, so it must contain the disruption."""
     world, left = begun(TFJOBS, v1("Never")), [3]
 
     def refuse(verb: str, resource: Resource, *_: Any, **how: Any) -> None:
@@ -379,7 +379,7 @@ def test_a_job_that_is_reported_as_stalled_knows_its_pods_that_are_gone() -> Non
     assert (found["disruptions"], found["failure"].get("node")) == ({"DeletionByPodGC": 1}, "n1")
 
 
-def test_people_see_disruptions_apart_from_restarts() -> None:
+def test_event_counts_disruptions_separately_from_restarts() -> None:
     world = begun(TFJOBS, v1("OnFailure"))
     world.memory.evict("default", "drained-worker-1")
     world.settle()
@@ -390,7 +390,7 @@ def test_people_see_disruptions_apart_from_restarts() -> None:
     assert "restart 0" not in messages[0]
 
 
-def test_an_eviction_in_the_embedded_cluster_leaves_the_condition_that_an_api_server_does() -> None:
+def test_eviction_in_embedded_cluster_sets_disruption_condition() -> None:
     world = begun(TFJOBS, v1("Never"))
     world.memory.evict("default", "drained-worker-1")
     view = pod_view(world.pods()["drained-worker-1"])
@@ -401,8 +401,8 @@ def test_an_eviction_in_the_embedded_cluster_leaves_the_condition_that_an_api_se
 
 
 @pytest.mark.parametrize("asked", [False, True])
-def test_a_gang_of_v1alpha1_has_a_budget_where_the_controller_is_to_make_them(asked: bool) -> None:
-    """It is the job's, comes once its gang is admitted, and goes when the job has ended."""
+def test_v1alpha1_gang_has_disruption_budget_when_enabled(asked: bool) -> None:
+    """The job owns the budget, which exists from the admission of the gang until the end of the job."""
     world = World(cpu="2")
     settings = ControllerSettings(disruption_budgets=asked)
     world.controller = Controller(world.memory, settings=settings, clock=world.clock, monotonic=world.clock)

@@ -1,4 +1,4 @@
-"""What becomes of the admission of a gang when one of its nodes is drained."""
+"""The admission of a gang when one of its nodes is drained."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def add_node(world: World, name: str, cpu: str) -> None:
 
 
 def pinned(pod: Object) -> str:
-    """The node that a pod requires by name ("": none)."""
+    """The node that a pod requires by name, or ""."""
     affinity: dict[str, Any] = pod["spec"].get("affinity") or {}
     key = "requiredDuringSchedulingIgnoredDuringExecution"
     terms = affinity.get("nodeAffinity", {}).get(key, {}).get("nodeSelectorTerms", [])
@@ -25,7 +25,7 @@ def pinned(pod: Object) -> str:
 
 
 def bind(world: World) -> None:
-    """The cluster's scheduler obeys the pins, and the kubelet starts the pods."""
+    """The cluster's scheduler binds pods to their required nodes, and the kubelet starts them."""
     for name, pod in world.pods().items():
         if not pod["spec"].get("nodeName") and pinned(pod):
             world.memory.bind("default", name, pinned(pod))
@@ -53,7 +53,7 @@ def gang_on_n1() -> World:
     return world
 
 
-def test_admission_assigns_new_nodes_to_the_replicas_of_a_drained_node() -> None:
+def test_replicas_of_drained_node_are_assigned_to_other_nodes() -> None:
     world = gang_on_n1()
     add_node(world, "n2", "2")
     add_node(world, "n3", "2")
@@ -67,7 +67,7 @@ def test_admission_assigns_new_nodes_to_the_replicas_of_a_drained_node() -> None
     assert (sum(placed.values()), placed.keys() <= {"n2", "n3"}) == (2, True)
 
 
-def test_a_waiting_gang_does_not_get_the_capacity_that_drained_replicas_need() -> None:
+def test_waiting_gang_does_not_get_capacity_of_drained_replicas() -> None:
     world = gang_on_n1()
     world.submit(tfjob("waiting", workers=2, ps=0))
     world.settle()
@@ -83,7 +83,7 @@ def test_a_waiting_gang_does_not_get_the_capacity_that_drained_replicas_need() -
     assert world.status()["phase"] == "Running"
 
 
-def test_capacity_is_held_while_the_pods_of_a_drained_node_stop() -> None:
+def test_capacity_is_held_while_pods_of_drained_node_stop() -> None:
     world = gang_on_n1()
     drain(world, "n1", grace_period=30)
     add_node(world, "n2", "2")
@@ -101,7 +101,7 @@ def test_capacity_is_held_while_the_pods_of_a_drained_node_stop() -> None:
     assert world.status()["message"] == "2 of 2 replicas are running"
 
 
-def test_pods_go_to_any_node_where_admission_finds_none_and_the_job_says_so() -> None:
+def test_pods_may_use_any_node_when_admission_finds_none() -> None:
     world = gang_on_n1()
     add_node(world, "n2", "1")
     drain(world, "n1")
@@ -112,13 +112,13 @@ def test_pods_go_to_any_node_where_admission_finds_none_and_the_job_says_so() ->
         "cluster's scheduler may choose any"
     ]
     assert "placement" not in world.status()["admission"]
-    # What one of them may use is not free for others.
+    # Capacity that these pods may use is not free for other jobs.
     world.submit(tfjob("waiting", workers=1, ps=0))
     world.settle()
     assert "admission" not in world.status("waiting")
 
 
-def test_a_cordon_changes_nothing_for_pods_that_run() -> None:
+def test_cordon_does_not_affect_running_pods() -> None:
     world = gang_on_n1()
     add_node(world, "n2", "2")
     before = world.status(), world.pods()
@@ -127,7 +127,7 @@ def test_a_cordon_changes_nothing_for_pods_that_run() -> None:
     assert (world.status(), world.pods()) == before
 
 
-def test_a_replica_that_restarts_on_a_cordoned_node_goes_to_another_one() -> None:
+def test_replica_of_cordoned_node_restarts_on_another_node() -> None:
     world = gang_on_n1()
     add_node(world, "n2", "2")
     cordon(world, "n1")

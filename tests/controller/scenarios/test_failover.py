@@ -1,4 +1,4 @@
-"""Controllers as processes on a real API server: killed and frozen, and their jobs driven on."""
+"""Failover of controller processes on a real API server: one is killed or frozen, another takes over."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _served(real: RestCluster) -> bool:
 
 
 class Scene:
-    """A namespace with room for its jobs, its Lease, and controllers of it alone."""
+    """A namespace with capacity for its jobs, a Lease, and controllers of only this namespace."""
 
     def __init__(self, real: RestCluster, kubeconfig: Path, folder: Path, stack: ExitStack) -> None:
         self.real = real
@@ -58,7 +58,7 @@ class Scene:
         self._make_room()
 
     def _make_room(self) -> None:
-        """A node that no kubelet serves; that nothing may run there is the scheduler's business."""
+        """Create a node without a kubelet. Admission counts its capacity, although no pods run there."""
         real, name = self.real, f"{self.namespace}-node"
         real.create(NODES, None, {"metadata": {"name": name}})
         self._stack.callback(real.delete, NODES, None, name)
@@ -81,7 +81,7 @@ class Scene:
         return len(self.real.list(PODS, self.namespace, labels=f"{names.JOB_NAME}={name}").items)
 
     def holder(self) -> str:
-        """ "": there is no Lease, or nobody holds it."""
+        """The holder of the Lease, or "" if the Lease does not exist or has no holder."""
         with suppress(NotFound):
             spec = self.real.get(LEASES, *leader_lease(TFJOBS, self.namespace)).get("spec") or {}
             return str(spec.get("holderIdentity") or "")
@@ -94,7 +94,7 @@ def scene(real: RestCluster, kubeconfig: str, tmp_path: Path) -> Iterator[Scene]
         yield Scene(real, Path(kubeconfig), tmp_path, stack)
 
 
-def test_the_jobs_of_a_killed_controller_are_driven_again(scene: Scene) -> None:
+def test_standby_takes_over_jobs_of_killed_controller(scene: Scene) -> None:
     one = scene.controller()
     until(one.leads, 60)
     two = scene.controller()
@@ -108,7 +108,7 @@ def test_the_jobs_of_a_killed_controller_are_driven_again(scene: Scene) -> None:
     assert scene.pods("first") == 3
 
 
-def test_a_frozen_controller_that_thaws_does_nothing(scene: Scene) -> None:
+def test_thawed_controller_creates_no_pods(scene: Scene) -> None:
     one = scene.controller()
     until(one.leads, 60)
     before = scene.holder()

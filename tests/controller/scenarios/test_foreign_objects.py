@@ -1,4 +1,4 @@
-"""Objects of others, as an API server accepts them: beside each a job runs, and commands show all jobs."""
+"""Unusual objects of other owners that an API server accepts: jobs run, and commands show all jobs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ABOUT_JOB = {"kind": "TFJob", "name": "mnist", "namespace": "default"}
 IN_LOOP = {"apiVersion": "kubeflow.org/v1", "kind": "TFJob", "name": "odd", "uid": "u", "controller": True}
 POD = {"containers": [container(cpu="1m")]}
 
-# What it is, the kind, the object without its name, its status.
+# The name, the kind, the object without its name, and its status.
 CASES: list[tuple[str, Resource, Object, Object]] = [
     ("amounts", NODES, {}, {"capacity": {"cpu": "9E", "memory": "-5", "pods": "1m", "x.y/z": "0"}}),
     ("effect", NODES, {"spec": {"taints": [{"key": "k", "effect": "New", "timeAdded": None}]}}, {"allocatable": ROOMY}),
@@ -83,7 +83,7 @@ CASES: list[tuple[str, Resource, Object, Object]] = [
 
 
 @pytest.mark.parametrize(("name", "resource", "body", "status"), CASES, ids=[case[0] for case in CASES])
-def test_a_job_runs_beside_objects_of_others(
+def test_job_runs_and_commands_work_with_unusual_foreign_objects(
     name: str, resource: Resource, body: Object, status: Object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world, namespace = World(cpu="12"), "default" if resource.namespaced else None

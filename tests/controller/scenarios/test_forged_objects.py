@@ -1,6 +1,6 @@
-"""What a user writes who may create jobs and pods in a namespace, and nothing else: it changes no decision.
+"""Forged objects of a user who may only create jobs and pods in a namespace do not change decisions.
 
-Each test forges one thing, over our own definition of TFJob and over Kubeflow's.
+The tests of forged memory run with tf-dist's CRD of TFJob and with Kubeflow's CRD.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def waits(world: World) -> bool:
     )
 
 
-def test_a_memory_in_annotations_is_nobodys(small: World) -> None:
+def test_memory_in_annotations_is_ignored(small: World) -> None:
     document = tfjob(workers=8, ps=0)
     del document["spec"]["tfReplicaSpecs"]["PS"]
     document["metadata"]["annotations"] = {"tf-dist.dev/memory": json.dumps(MEMORY)}
@@ -68,7 +68,7 @@ def test_a_memory_in_annotations_is_nobodys(small: World) -> None:
     assert waits(small), small.describe()
 
 
-def test_a_memory_in_the_status_of_a_new_document_is_dropped(small: World) -> None:
+def test_memory_in_status_of_new_job_is_dropped(small: World) -> None:
     document = tfjob(workers=8)
     del document["spec"]["tfReplicaSpecs"]["PS"]
     small.submit({**document, "status": STATUS})
@@ -76,7 +76,7 @@ def test_a_memory_in_the_status_of_a_new_document_is_dropped(small: World) -> No
     assert waits(small), small.describe()
 
 
-def test_a_memory_in_an_edit_of_the_job_is_dropped(small: World) -> None:
+def test_memory_in_edit_of_job_is_dropped(small: World) -> None:
     document = tfjob(workers=8)
     del document["spec"]["tfReplicaSpecs"]["PS"]
     small.submit(document)
@@ -87,11 +87,11 @@ def test_a_memory_in_an_edit_of_the_job_is_dropped(small: World) -> None:
     assert waits(small), small.describe()
 
 
-# What carries a label of a job, and is none of its own
+# Objects with labels of a job that do not belong to the job
 
 
 def pod_of(job: Object, name: str, namespace: str, index: str = "0") -> Object:
-    """A pod that says it is a worker of the job; one of another namespace can have no such owner."""
+    """A pod with the labels of a worker. Only in the namespace of the job can it have the job as its owner."""
     owner = {key: job[key] for key in ("apiVersion", "kind")} | {key: job["metadata"][key] for key in ("name", "uid")}
     marks = {names.JOB_UID: job["metadata"]["uid"], names.REPLICA_TYPE: "worker", names.REPLICA_INDEX: index}
     metadata = {
@@ -105,14 +105,14 @@ def pod_of(job: Object, name: str, namespace: str, index: str = "0") -> Object:
 
 @pytest.fixture
 def team_b() -> World:
-    """A job that runs in one namespace, and another namespace."""
+    """A world with a running job, and another namespace."""
     world = World()
     world.memory.create(NAMESPACES, None, {"metadata": {"name": "team-b"}})
     world.run_job(tfjob(backoffLimit=1))
     return world
 
 
-def test_a_pod_of_another_namespace_costs_a_job_no_restart(team_b: World) -> None:
+def test_failed_pod_of_other_namespace_causes_no_restart(team_b: World) -> None:
     forged = pod_of(team_b.job(), "aaa", "team-b", "1")
     for restarts in range(3):
         pod = team_b.memory.create(
@@ -129,7 +129,7 @@ def test_a_pod_of_another_namespace_costs_a_job_no_restart(team_b: World) -> Non
     assert len(team_b.memory.list(PODS, "team-b").items) == 3
 
 
-def test_a_pod_whose_controller_is_not_the_job_is_none_of_its_pods(team_b: World) -> None:
+def test_pod_without_job_as_owner_is_ignored(team_b: World) -> None:
     forged = pod_of(team_b.job(), "aaa", "default", "1")
     del forged["metadata"]["ownerReferences"]
     pod = team_b.memory.create(PODS, "default", forged)
@@ -139,7 +139,7 @@ def test_a_pod_whose_controller_is_not_the_job_is_none_of_its_pods(team_b: World
     assert "aaa" in team_b.pods()
 
 
-def test_the_index_of_a_forged_pod_costs_admission_nothing(team_b: World) -> None:
+def test_huge_index_of_forged_pod_does_not_affect_admission(team_b: World) -> None:
     for space, index in (("team-b", "3000000000"), ("default", "3000000000"), ("default", "9" * 60)):
         pod = pod_of(team_b.job(), f"aaa-{len(index)}", space, index)
         team_b.memory.create(PODS, space, pod)
@@ -149,7 +149,7 @@ def test_the_index_of_a_forged_pod_costs_admission_nothing(team_b: World) -> Non
     assert team_b.status("other")["reason"] == "Admitted"
 
 
-def test_a_service_of_another_namespace_takes_the_place_of_none_of_the_jobs(team_b: World) -> None:
+def test_service_of_other_namespace_does_not_replace_service_of_job(team_b: World) -> None:
     theirs = team_b.memory.get(SERVICES, "default", "mnist-worker-0")
     metadata = {key: theirs["metadata"][key] for key in ("name", "labels")}
     team_b.memory.create(SERVICES, "team-b", {"metadata": metadata, "spec": {"ports": [{"port": 1}]}})

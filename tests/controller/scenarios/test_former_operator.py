@@ -1,4 +1,4 @@
-"""Pods and services that a training-operator left: tf-dist, which takes its place, goes on with them."""
+"""tf-dist replaces a training-operator and continues with its pods and Services."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAMES = ("mnist-ps-0", "mnist-worker-0", "mnist-worker-1")
 
 
 def left_behind(world: World, job: Object, resource: Resource, name: str) -> Object:
-    """What training-operator 1.9 makes for a replica: its own labels, and the job as the controller."""
+    """Create an object of training-operator 1.9 for a replica, with its labels and the job as the owner."""
     _, type_, index = name.split("-")
     labels = {"operator-name": "tfjob-controller", "job-name": "mnist", "replica-type": type_, "replica-index": index}
     owner = {"apiVersion": job["apiVersion"], "kind": job["kind"], "name": job["metadata"]["name"]}
@@ -34,7 +34,7 @@ def left_behind(world: World, job: Object, resource: Resource, name: str) -> Obj
 
 
 def replaced(world: World, **policy: Any) -> dict[str, str]:
-    """A running job of the operator, whose place tf-dist takes; the uids of its pods."""
+    """Create a running job of the replaced operator, and return the uids of its pods."""
     job = world.submit(tfjob(**policy))
     for name in NAMES:
         left_behind(world, job, SERVICES, name)
@@ -51,8 +51,8 @@ def conditions(world: World) -> set[str]:
     return {one["type"] for one in world.job()["status"]["conditions"] if one["status"] == "True"}
 
 
-def test_a_job_that_runs_goes_on_with_its_pods() -> None:
-    """Not one of them starts again."""
+def test_running_job_keeps_pods_of_former_operator() -> None:
+    """None of the pods restarts."""
     world = World()
     before = replaced(world)
     world.settle()
@@ -69,7 +69,7 @@ def test_a_job_that_runs_goes_on_with_its_pods() -> None:
 
 
 def said_to_run(world: World, **status: Any) -> None:
-    """The operator's own status of a job that runs."""
+    """Write the operator's status of a running job."""
     ran = {"type": "Running", "status": "True", "reason": "TFJobRunning", "message": "TFJob mnist is running."}
     stored = world.job()
     body = {**stored, "status": {"conditions": [ran], "startTime": "2027-01-15T07:00:00Z", **status}}
@@ -77,8 +77,8 @@ def said_to_run(world: World, **status: Any) -> None:
 
 
 @pytest.mark.parametrize("cpu", ["3", "4"])
-def test_a_job_that_runs_does_not_wait_for_the_room_of_its_own_pods(cpu: str) -> None:
-    """The cluster has room for it once; another one that wants the room waits until it has ended."""
+def test_running_job_does_not_wait_for_capacity_of_its_own_pods(cpu: str) -> None:
+    """The cluster has capacity for only one of the jobs. The other job waits until this job has ended."""
     world = World(cpu=cpu)
     before = replaced(world)
     said_to_run(world)
@@ -100,7 +100,7 @@ def test_a_job_that_runs_does_not_wait_for_the_room_of_its_own_pods(cpu: str) ->
     }
 
 
-def test_the_time_limit_of_a_job_goes_on_from_where_the_former_began() -> None:
+def test_active_deadline_counts_from_start_time_of_former_operator() -> None:
     world = World(cpu="3")
     replaced(world, activeDeadlineSeconds=7200)
     said_to_run(world)
@@ -111,7 +111,7 @@ def test_the_time_limit_of_a_job_goes_on_from_where_the_former_began() -> None:
     assert "Failed" in conditions(world)
 
 
-def test_a_job_that_only_was_created_waits_like_any_other() -> None:
+def test_job_that_was_only_created_waits_for_admission() -> None:
     world = World(cpu="2")
     world.submit(tfjob())
     said_to_run(world, conditions=[{"type": "Created", "status": "True"}])
@@ -121,7 +121,7 @@ def test_a_job_that_only_was_created_waits_like_any_other() -> None:
 
 
 def v1alpha1(world: World, phase: str = "Running", state: str = "Running") -> Object:
-    """A job of v1alpha1 as its operator leaves it in this phase, with a service for each replica, but without pods."""
+    """A v1alpha1 job as its operator leaves it in this phase, with a Service for each replica but without pods."""
     template = {"spec": {"containers": [container()], "restartPolicy": "OnFailure"}}
     groups = [{"replicas": count, "tfReplicaType": name, "template": template} for name, count in SIZES.items()]
     spec = {"RuntimeId": "76no", "replicaSpecs": groups}
@@ -136,7 +136,7 @@ def v1alpha1(world: World, phase: str = "Running", state: str = "Running") -> Ob
 
 
 def of_v1alpha1(world: World, job: Object, kind: str, index: int, resource: Resource = PODS, suffix: str = "") -> None:
-    """What an operator of v1alpha1 makes for a replica; a pod's name has a suffix at random."""
+    """Create an object of a v1alpha1 operator for a replica. The name of a pod has a random suffix."""
     labels = {"kubeflow.org": "", "job_type": kind, "runtime_id": "76no", "tf_job_name": "mnist"}
     labels["task_index"] = str(index)
     owner = {"apiVersion": job["apiVersion"], "kind": job["kind"], "name": "mnist", "uid": job["metadata"]["uid"]}
@@ -148,7 +148,7 @@ def of_v1alpha1(world: World, job: Object, kind: str, index: int, resource: Reso
 
 
 def all_of_v1alpha1(world: World, job: Object) -> dict[str, str]:
-    """The uids of its pods, which run."""
+    """Create running pods for all replicas, and return their uids."""
     for kind, count in SIZES.items():
         for index in range(count):
             of_v1alpha1(world, job, kind, index, suffix=f"-{kind.lower()[:3]}x{index}")
@@ -157,8 +157,8 @@ def all_of_v1alpha1(world: World, job: Object) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("cpu", ["4", "32"])
-def test_a_job_of_v1alpha1_that_runs_goes_on_with_its_pods(cpu: str) -> None:
-    """Their names are at random: they are known by their labels. Not one starts again, and not one is there twice."""
+def test_running_v1alpha1_job_keeps_pods_of_former_operator(cpu: str) -> None:
+    """The pods have random names, and their labels identify them. No pod restarts or exists twice."""
     world = World(cpu=cpu)
     before = all_of_v1alpha1(world, v1alpha1(world))
     world.settle()
@@ -174,7 +174,7 @@ def test_a_job_of_v1alpha1_that_runs_goes_on_with_its_pods(cpu: str) -> None:
 
 
 @pytest.mark.parametrize("pods_are_there", [True, False])
-def test_the_pods_of_a_job_of_v1alpha1_are_looked_for_once_and_not_once_for_each_replica(pods_are_there: bool) -> None:
+def test_pods_of_v1alpha1_job_are_listed_only_once(pods_are_there: bool) -> None:
     world = World(cpu="32")
     job = v1alpha1(world)
     if pods_are_there:
@@ -191,8 +191,8 @@ def test_the_pods_of_a_job_of_v1alpha1_are_looked_for_once_and_not_once_for_each
     assert selectors == ["tf_job_name=mnist,runtime_id=76no"]
 
 
-def test_only_the_living_pod_of_a_replica_is_taken_over() -> None:
-    """An operator of v1alpha1 leaves pods that have failed; what another controls has nothing to do with it."""
+def test_only_live_pod_of_replica_is_adopted() -> None:
+    """v1alpha1 operators leave failed pods behind. Pods of other owners are ignored."""
     world = World()
     job = v1alpha1(world)
     of_v1alpha1(world, job, "WORKER", 1, suffix="-older")
@@ -209,7 +209,7 @@ def test_only_the_living_pod_of_a_replica_is_taken_over() -> None:
     assert [name.startswith("mnist-worker-76no-2-") for name in made] == [True]
 
 
-def test_a_pod_of_v1alpha1_that_is_being_deleted_is_waited_for() -> None:
+def test_v1alpha1_pod_being_deleted_delays_replacement() -> None:
     world = World()
     before = all_of_v1alpha1(world, v1alpha1(world))
     world.memory.delete(PODS, "default", "mnist-worker-76no-1-worx1")
@@ -224,8 +224,8 @@ def test_a_pod_of_v1alpha1_that_is_being_deleted_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize(("phase", "state"), [("Creating", "Running"), ("", "")])
-def test_a_job_of_v1alpha1_that_has_never_run_waits_like_any_other(phase: str, state: str) -> None:
-    """Its operator says Running of the state from the beginning."""
+def test_v1alpha1_job_that_never_ran_waits_for_admission(phase: str, state: str) -> None:
+    """The operator sets the state to Running from the beginning."""
     world = World(cpu="2")
     v1alpha1(world, phase, state)
     world.settle()
@@ -234,7 +234,7 @@ def test_a_job_of_v1alpha1_that_has_never_run_waits_like_any_other(phase: str, s
 
 
 @pytest.mark.parametrize("state", ["Succeeded", "Failed"])
-def test_a_job_of_v1alpha1_that_is_over_is_left_alone(state: str) -> None:
+def test_finished_v1alpha1_job_is_not_changed(state: str) -> None:
     world = World()
     job = v1alpha1(world, "Done", state)
     before = all_of_v1alpha1(world, job)
@@ -243,7 +243,7 @@ def test_a_job_of_v1alpha1_that_is_over_is_left_alone(state: str) -> None:
     assert world.job(resource=TFJOBS_V1ALPHA1)["status"] == {"phase": "Done", "state": state}
 
 
-def test_a_pod_of_the_former_that_is_being_deleted_is_waited_for() -> None:
+def test_pod_of_former_operator_being_deleted_delays_replacement() -> None:
     world = World()
     before = replaced(world)
     world.memory.delete(PODS, "default", "mnist-worker-1")
@@ -257,8 +257,8 @@ def test_a_pod_of_the_former_that_is_being_deleted_is_waited_for() -> None:
     assert {name for name in NAMES if after[name] != before[name]} == {"mnist-worker-1"}
 
 
-def test_a_pod_with_its_labels_that_another_controls_is_left_alone_and_not_counted() -> None:
-    """Not even one that says it is ours: who controls it decides."""
+def test_pod_with_labels_of_job_but_other_owner_is_ignored() -> None:
+    """The owner of a pod decides, not its labels."""
     world = World()
     other = world.submit(tfjob("other", suspend=True))
     world.submit(tfjob())

@@ -1,4 +1,4 @@
-"""A gang that has lost a node for good neither waits for ever nor keeps others from running, and never runs twice."""
+"""A gang that lost a node permanently does not wait forever, does not block others, and never runs twice."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DAY = 86_400.0
 
 
 def put_node(world: World, name: str, cpu: int, ready: str = "True") -> None:
-    """A node; since when it is (not) ready is when this was called last with another word."""
+    """Create or update a node. Its Ready condition changes now."""
     condition = {"type": "Ready", "status": ready, "lastTransitionTime": format_time(world.clock.now)}
     status = {"allocatable": {"cpu": str(cpu), "memory": "64Gi", "pods": "110"}, "conditions": [condition]}
     try:
@@ -37,7 +37,7 @@ def nodes(**cpus: int) -> World:
 
 
 def schedule(world: World) -> None:
-    """The cluster's scheduler and the kubelets: every pod to the node it must go to, or to any that has room."""
+    """Act as scheduler and kubelets: start each pod on its required node, or on any node with free capacity."""
     found = world.memory.list(NODES).items
     ready = {node["metadata"]["name"]: node for node in found if _is_ready(node)}
     free = {name: int(node["status"]["allocatable"]["cpu"]) for name, node in ready.items()}
@@ -74,7 +74,7 @@ def _pinned(pod: Object) -> str:
 
 
 def bury(world: World) -> None:
-    """Kubelets of nodes that are ready stop what was asked to go."""
+    """Kubelets of ready nodes stop the pods that are being deleted."""
     ready = {node["metadata"]["name"] for node in world.memory.list(NODES).items if _is_ready(node)}
     for name, pod in world.pods().items():
         if "deletionTimestamp" in pod["metadata"] and pod["spec"].get("nodeName") in ready:
@@ -82,7 +82,7 @@ def bury(world: World) -> None:
 
 
 def live(world: World, seconds: float, step: float = 20.0) -> None:
-    """Time goes by."""
+    """Let time pass."""
     end = world.clock.now + seconds
     while True:
         for _ in range(3):
@@ -97,7 +97,7 @@ def live(world: World, seconds: float, step: float = 20.0) -> None:
 
 
 def overlap(world: World) -> None:
-    """Of no job are there pods of two attempts of the job, and of no replica two pods."""
+    """Check that no job has pods of two attempts."""
     attempts: dict[str, set[str]] = {}
     for pod in world.pods().values():
         labels = pod["metadata"]["labels"]
@@ -106,7 +106,7 @@ def overlap(world: World) -> None:
 
 
 def delete_node(world: World, name: str) -> None:
-    """The node is gone, and with it, by the garbage collector of pods, what was on it."""
+    """Delete a node. The pod garbage collector deletes the pods of the node."""
     world.memory.delete(NODES, None, name)
     for pod in list(world.pods().values()):
         if pod["spec"].get("nodeName") == name:
@@ -119,7 +119,7 @@ def delete_node(world: World, name: str) -> None:
 
 
 def on(world: World, job: str) -> dict[str, str]:
-    """Where the pods of a job are."""
+    """The nodes of the pods of a job."""
     pods = world.pods().items()
     return {name: pod["spec"].get("nodeName", "") for name, pod in pods if name.startswith(f"{job}-")}
 
@@ -141,7 +141,7 @@ def submitted(world: World, *jobs: Object) -> World:
     return world
 
 
-def test_a_gang_that_lost_a_node_for_good_gives_its_place_back_and_says_which_node() -> None:
+def test_gang_with_lost_node_gives_up_admission_and_names_node() -> None:
     world = submitted(nodes(n1=2, n2=1), gang("mnist", 3))
     delete_node(world, "n2")
     live(world, 290)
@@ -165,7 +165,7 @@ def test_a_gang_that_lost_a_node_for_good_gives_its_place_back_and_says_which_no
     assert sorted(on(world, "mnist").values()) == ["n1", "n1", "n3"]
 
 
-def test_two_gangs_that_are_half_placed_do_not_keep_each_other_from_running() -> None:
+def test_two_gangs_with_same_lost_node_do_not_block_each_other() -> None:
     world = nodes(n1=2, n2=2, n3=2)
     submitted(world, gang("older", 3))
     world.clock.now += 60
@@ -186,7 +186,7 @@ def test_two_gangs_that_are_half_placed_do_not_keep_each_other_from_running() ->
 
 
 @pytest.mark.parametrize("dynamic", [True, False], ids=["live", "all start again"])
-def test_a_gang_that_may_be_smaller_goes_on_with_what_it_has_and_grows_again(dynamic: bool) -> None:
+def test_elastic_gang_shrinks_after_node_loss_and_grows_again(dynamic: bool) -> None:
     job = gang("mnist", 3, min_workers="2")
     job["spec"]["enableDynamicWorker"] = dynamic
     world = submitted(nodes(n1=2, n2=1), job)
@@ -206,7 +206,7 @@ def test_a_gang_that_may_be_smaller_goes_on_with_what_it_has_and_grows_again(dyn
     assert world.status()["phase"] == "Running"
 
 
-def test_fewer_than_it_may_have_is_no_way_out() -> None:
+def test_gang_does_not_shrink_below_min_workers() -> None:
     world = submitted(nodes(n1=1, n2=2), gang("mnist", 3, min_workers="2"))
     delete_node(world, "n2")
     live(world, 400)
@@ -216,7 +216,7 @@ def test_fewer_than_it_may_have_is_no_way_out() -> None:
 
 
 @pytest.mark.parametrize("where", ["job", "queue", "job before queue"])
-def test_how_long_it_waits_is_said_by_the_job_else_by_its_queue(where: str) -> None:
+def test_recovery_timeout_of_job_overrides_queue(where: str) -> None:
     world = nodes(n1=2, n2=1)
     if "queue" in where:
         timeout = "1h" if where.startswith("job") else "30s"
@@ -241,7 +241,7 @@ def silent(world: World, name: str, cpu: int) -> None:
 
 
 def evict_by_taint(world: World, node: str) -> None:
-    """The taint manager deletes what has tolerated the node for long enough; no kubelet confirms it."""
+    """The taint manager deletes pods whose toleration has expired. No kubelet confirms the deletion."""
     for name, pod in world.pods().items():
         if pod["spec"].get("nodeName") == node and "deletionTimestamp" not in pod["metadata"]:
             condition = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"}
@@ -250,7 +250,7 @@ def evict_by_taint(world: World, node: str) -> None:
 
 
 @pytest.mark.parametrize("manager", [True, False], ids=["taint manager", "none"])
-def test_pods_on_a_node_that_does_not_answer_may_still_run_and_nothing_starts_beside_them(manager: bool) -> None:
+def test_gang_does_not_restart_while_pod_may_run_on_unresponsive_node(manager: bool) -> None:
     world = submitted(nodes(n1=2, n2=1, n3=0), gang("mnist", 3))
     at = world.clock.now
     silent(world, "n2", 1)
@@ -283,7 +283,7 @@ def test_pods_on_a_node_that_does_not_answer_may_still_run_and_nothing_starts_be
     assert len(on(world, "mnist")) == 3
 
 
-def test_while_it_waits_for_a_node_others_have_its_place() -> None:
+def test_other_gang_is_admitted_while_gang_waits_for_lost_node() -> None:
     world = submitted(nodes(n1=2, n2=1), gang("mnist", 3))
     silent(world, "n2", 1)
     live(world, 320)
@@ -300,7 +300,7 @@ def test_while_it_waits_for_a_node_others_have_its_place() -> None:
     assert world.status()["phase"] == "Running", world.describe()
 
 
-def test_a_node_that_comes_back_in_time_changes_nothing() -> None:
+def test_node_that_recovers_in_time_causes_no_restart() -> None:
     world = submitted(nodes(n1=2, n2=1), gang("mnist", 3))
     uids = {pod["metadata"]["uid"] for pod in world.pods().values()}
     silent(world, "n2", 1)
@@ -312,7 +312,7 @@ def test_a_node_that_comes_back_in_time_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "lost"), [(10, True), (None, False)])
-def test_a_pod_says_itself_how_long_it_stays_on_a_node_that_does_not_answer(seconds: int | None, lost: bool) -> None:
+def test_toleration_of_pod_decides_when_pod_is_lost(seconds: int | None, lost: bool) -> None:
     job = gang("mnist", 3)
     toleration: dict[str, Any] = {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute"}
     if seconds is not None:
@@ -324,7 +324,7 @@ def test_a_pod_says_itself_how_long_it_stays_on_a_node_that_does_not_answer(seco
     assert ("disruptions" in world.status()) is lost
 
 
-def test_a_pod_with_a_long_grace_period_is_waited_for() -> None:
+def test_gang_waits_for_pod_with_long_grace_period() -> None:
     job = gang("mnist", 3)
     job["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["terminationGracePeriodSeconds"] = 3000
     world = submitted(nodes(n1=2, n2=1), job)
@@ -340,7 +340,7 @@ def test_a_pod_with_a_long_grace_period_is_waited_for() -> None:
 
 
 def evicted_from(spec: Any, **pod_spec: Any) -> tuple[World, Object, str]:
-    """A job of one worker whose node has this spec by now, and whose pod was evicted: with its new pod and old node."""
+    """Change the node of a worker, evict the worker, and return the world, the new pod and the old node."""
     world = nodes(n1=2, n2=2)
     job = tfjob(workers=1, ps=0)
     job["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"] |= pod_spec
@@ -372,8 +372,8 @@ MAINTENANCE = {"key": "maintenance", "value": "today"}
     ],
     ids=["cordoned", "no-execute", "no-schedule"],
 )
-def test_pods_of_a_drained_node_start_elsewhere_at_once(spec: Any) -> None:
-    """They were sent back to the closed node, and its scheduler refused them there for half a minute."""
+def test_pods_of_drained_node_start_on_other_node_immediately(spec: Any) -> None:
+    """They were once pinned to the closed node again, where the scheduler rejected them for 30 s."""
     world, new, left = evicted_from(spec)
     assert _pinned(new) != left
     schedule(world)
@@ -388,6 +388,6 @@ def test_pods_of_a_drained_node_start_elsewhere_at_once(spec: Any) -> None:
         ("NoSchedule", {"tolerations": [{"key": "maintenance", "operator": "Exists"}]}),
     ],
 )
-def test_pods_return_to_a_node_with_a_taint_that_lets_them_in(effect: str, pod_spec: Any) -> None:
+def test_pods_return_to_node_with_tolerated_taint(effect: str, pod_spec: Any) -> None:
     _, new, left = evicted_from({"taints": [MAINTENANCE | {"effect": effect}]}, **pod_spec)
     assert _pinned(new) == left

@@ -1,4 +1,4 @@
-"""Events about pods and services that were created, deleted, or refused: the training operator's own."""
+"""Events about created, deleted and refused pods and Services, in the form of the training operator."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def said(world: World, reason: str) -> list[str]:
     return sorted(message for found, message in world.events() if found == reason)
 
 
-def test_each_pod_and_each_service_that_is_created_and_deleted(world: World) -> None:
+def test_events_report_created_and_deleted_pods_and_services(world: World) -> None:
     names = "mnist-ps-0, mnist-worker-0, mnist-worker-1"
     world.submit(tfjob())
     world.settle()
@@ -40,7 +40,7 @@ def test_each_pod_and_each_service_that_is_created_and_deleted(world: World) -> 
     assert said(world, "SuccessfulDeleteService")
 
 
-def test_so_many_pods_take_no_room_from_what_matters(world: World) -> None:
+def test_events_of_many_pods_do_not_displace_failure_events(world: World) -> None:
     world.submit(tfjob(workers=30, ps=0))
     world.settle()
     (created,) = said(world, "SuccessfulCreatePod")
@@ -53,7 +53,7 @@ def test_so_many_pods_take_no_room_from_what_matters(world: World) -> None:
     assert said(world, "PodFailed")
 
 
-def test_a_pod_that_cannot_be_created(world: World) -> None:
+def test_event_reports_pod_that_cannot_be_created(world: World) -> None:
     def refuse(verb: str, resource: Any = None, *args: Any, **_: Any) -> None:
         if verb == "create" and resource == PODS:
             raise Forbidden("pods is forbidden: exceeded quota")
@@ -67,8 +67,8 @@ def test_a_pod_that_cannot_be_created(world: World) -> None:
 
 
 @pytest.mark.parametrize("error", [Forbidden("pods is forbidden: exceeded quota"), Unavailable("no answer")])
-def test_a_restart_is_reported_though_the_new_pod_cannot_be_created(world: World, error: ClusterError) -> None:
-    """The status says so already, so that no later pass would."""
+def test_event_reports_restart_when_new_pod_cannot_be_created(world: World, error: ClusterError) -> None:
+    """The status already contains the restart, so no later pass would report it."""
     refusing = [False]
 
     def refuse(verb: str, resource: Any = None, *args: Any, **_: Any) -> None:
@@ -85,7 +85,7 @@ def test_a_restart_is_reported_though_the_new_pod_cannot_be_created(world: World
     assert restarting.startswith("TFJob mnist is restarting: worker-0 was ")
 
 
-def test_other_dialects_have_other_events(world: World) -> None:
+def test_volcano_job_has_no_events_of_training_operator(world: World) -> None:
     task = {"name": "worker", "replicas": 1, "template": replica(1)["template"]}
     spec = {"minAvailable": 1, "tasks": [task]}
     world.submit(

@@ -1,4 +1,4 @@
-"""A gang whose pods the API server refuses, as it would refuse them tomorrow, keeps no place from others."""
+"""A gang whose pods the API server refuses does not keep capacity from others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tf_dist.core.dialects.parsing import parse, read
 from tf_dist.core.model.status_codec import load_status
 from tf_dist.errors import ClusterError, Forbidden, Unavailable
 
-# What no reader of jobs knows, but the API server does of pods.
+# Errors in pods that the API server detects, but no dialect does.
 REFUSED: Final[dict[str, dict[str, Any]]] = {
     "as invalid": {"tolerations": [{"operator": "Exists"}, 3]},
     "by a rule": {"priorityClassName": "late"},
@@ -52,7 +52,7 @@ def mended(world: World, name: str, priority: str | None = None) -> None:
 
 
 def passes(world: World, seconds: float) -> None:
-    """So much time, in steps in which the driver looks."""
+    """Let time pass, with a pass of the controller every 0.5 s."""
     until = world.clock.now + seconds
     while world.clock.now < until:
         world.controller.step()
@@ -60,7 +60,7 @@ def passes(world: World, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("spec", REFUSED.values(), ids=REFUSED)
-def test_it_gives_its_place_to_a_job_that_waits(world: World, spec: dict[str, Any]) -> None:
+def test_job_with_refused_pods_gives_up_admission_for_waiting_job(world: World, spec: dict[str, Any]) -> None:
     for number in range(5):
         world.submit(broken(f"broken-{number}", spec))
         world.clock.now += 1
@@ -70,7 +70,7 @@ def test_it_gives_its_place_to_a_job_that_waits(world: World, spec: dict[str, An
     assert len(world.phases()) == 3
 
 
-def test_a_job_whose_pods_are_invalid_fails_within_seconds_and_says_why(world: World) -> None:
+def test_job_with_invalid_pods_fails_within_seconds_and_reports_reason(world: World) -> None:
     document = broken("mnist", {})
     document["spec"]["runPolicy"]["cleanPodPolicy"] = "None"
     document["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"].update(REFUSED["as invalid"])
@@ -104,7 +104,7 @@ CREATE = RequestInfo("create", PODS, namespace="default")
 
 
 def answer(code: int, message: str, *fields: str) -> ClusterError:
-    """What the client makes of such an answer of the API server."""
+    """The error that the client raises for such an answer of the API server."""
     causes = [{"reason": "FieldValueInvalid", "message": message, "field": field} for field in fields]
     status = {"kind": "Status", "code": code, "message": message, "details": {"causes": causes}}
     return error_from_status(code, status, asked=CREATE)
@@ -115,12 +115,12 @@ def answer(code: int, message: str, *fields: str) -> ClusterError:
     [
         (answer(422, 'Pod "x" is invalid: spec.containers[0].image: Required value', "spec.containers[0].image"), True),
         (answer(400, UNREADABLE), True),
-        # Rules of the cluster change without the job, and so does what is down.
+        # Rules of the cluster and broken webhooks can change without a change of the job.
         (answer(422, POLICY, ""), False),
         (answer(422, POLICY.replace("ValidatingAdmissionPolicy", "AnotherPolicy"), ""), False),
         (answer(422, WEBHOOK), False),
         (answer(400, WEBHOOK, "spec.image"), False),
-        # Something between us and the API server, such as a proxy that takes no large bodies.
+        # The answer comes from a proxy in front of the API server, for example one that refuses large bodies.
         (error_from_status(400, "<html>", asked=CREATE), False),
         (answer(413, "the request is too large"), False),
         (AdmissionDenied(LIMITS), False),
@@ -129,8 +129,10 @@ def answer(code: int, message: str, *fields: str) -> ClusterError:
     ],
 )
 @pytest.mark.parametrize("version", ["kubeflow.org/v1", "kubeflow.org/v1alpha1", "batch.volcano.sh/v1alpha1"])
-def test_what_fails_a_job_of_any_dialect_at_once(world: World, version: str, error: ClusterError, fails: bool) -> None:
-    """The originals try again for ever; here that is so where another try may do better."""
+def test_job_of_any_dialect_fails_only_on_permanent_errors(
+    world: World, version: str, error: ClusterError, fails: bool
+) -> None:
+    """The original operators retry forever. tf-dist retries only if a retry can succeed."""
     refusing = [True]
 
     def before(verb: str, resource: Resource, *_: Any, **__: Any) -> None:
@@ -149,7 +151,7 @@ def test_what_fails_a_job_of_any_dialect_at_once(world: World, version: str, err
 
 
 def one_worker(version: str) -> tuple[Object, Resource]:
-    """The least job of a dialect."""
+    """A minimal job of a dialect."""
     template = {"spec": {"containers": [container()], "restartPolicy": "Never"}}
     spec: dict[str, Any] = {"tfReplicaSpecs": {"Worker": {"template": template}}}
     if version == "kubeflow.org/v1alpha1":
@@ -164,7 +166,7 @@ def one_worker(version: str) -> tuple[Object, Resource]:
 @pytest.mark.parametrize(
     ("resource", "name"), [(SERVICES, "mnist-ps-0"), (SERVICES, "mnist-worker-1"), (PODS, "mnist-worker-0")]
 )
-def test_gives_admission_back_when_a_name_is_taken(world: World, resource: Resource, name: str) -> None:
+def test_job_gives_up_admission_when_object_name_is_taken(world: World, resource: Resource, name: str) -> None:
     spec: Object = {"containers": [container()]} if resource == PODS else {"ports": [{"port": 80}]}
     body = {"metadata": {"name": name, "labels": {"app": "other"}}, "spec": spec}
     world.memory.create(resource, "default", body)
@@ -187,8 +189,8 @@ def test_gives_admission_back_when_a_name_is_taken(world: World, resource: Resou
     assert world.status("mnist").get("admission"), world.describe()
 
 
-def test_waits_for_objects_of_an_earlier_job_of_the_same_name(world: World) -> None:
-    """A finalizer keeps the garbage collector from deleting one."""
+def test_job_waits_for_deletion_of_objects_of_earlier_job(world: World) -> None:
+    """A finalizer keeps the garbage collector from deleting a Service."""
     earlier = {"apiVersion": "kubeflow.org/v1", "kind": "TFJob", "name": "mnist", "uid": "1", "controller": True}
     metadata = {"name": "mnist-ps-0", "ownerReferences": [earlier], "finalizers": ["example.com/slow"]}
     world.memory.create(SERVICES, "default", {"metadata": metadata, "spec": {"ports": [{"port": 80}]}})
@@ -201,7 +203,7 @@ def test_waits_for_objects_of_an_earlier_job_of_the_same_name(world: World) -> N
     assert len(world.pods()) == 3, world.describe()
 
 
-def test_fails_the_job_when_a_service_is_invalid(world: World) -> None:
+def test_job_fails_when_service_is_invalid(world: World) -> None:
     invalid = answer(422, 'Service "mnist-ps-0" is invalid: metadata.name: Invalid value', "metadata.name")
 
     def before(verb: str, resource: Resource, *_: Any, **__: Any) -> None:
@@ -216,7 +218,7 @@ def test_fails_the_job_when_a_service_is_invalid(world: World) -> None:
     assert 'Service "mnist-ps-0" is invalid' in str(status)
 
 
-def test_a_rule_that_refuses_pods_is_waited_for(world: World) -> None:
+def test_job_waits_until_cluster_rule_accepts_pods(world: World) -> None:
     spec = REFUSED["by a rule"]
     world.submit(broken("mnist", spec))
     passes(world, 5)
@@ -232,7 +234,7 @@ def test_a_rule_that_refuses_pods_is_waited_for(world: World) -> None:
     assert len(world.phases()) == 3
 
 
-def test_a_job_that_is_mended_waits_for_no_pause(world: World) -> None:
+def test_corrected_job_starts_without_delay(world: World) -> None:
     world.submit(broken("mnist", REFUSED["by a rule"]))
     passes(world, 120)
     assert "admission" not in world.status()
@@ -242,8 +244,8 @@ def test_a_job_that_is_mended_waits_for_no_pause(world: World) -> None:
     assert "notBefore" not in world.status()
 
 
-def test_why_a_pass_fails_is_logged_when_that_changes(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    """Not once for each attempt: there may be thousands of jobs whose pods are refused."""
+def test_error_of_pass_is_logged_only_when_changed(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """It is not logged for each pass, because thousands of jobs can have refused pods."""
     world.submit(broken("mnist", REFUSED["by a rule"]))
     with caplog.at_level(logging.WARNING, logger="tf_dist.controller.workers"):
         passes(world, 120)
@@ -262,5 +264,5 @@ def test_why_a_pass_fails_is_logged_when_that_changes(world: World, caplog: pyte
 
 
 def logged(caplog: pytest.LogCaptureFixture, text: str) -> list[str]:
-    """The warnings with that text."""
+    """The warnings that contain this text."""
     return [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING and text in one.getMessage()]

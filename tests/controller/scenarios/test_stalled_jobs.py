@@ -1,4 +1,4 @@
-"""A pass that fails again and again: the job says what the cluster refuses, for as long as that is so."""
+"""Passes that fail repeatedly: the job reports the error as long as it lasts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def world() -> World:
 
 
 def tried(world: World, times: int) -> None:
-    """So many passes, each when its pause is over."""
+    """Run this number of passes, each after the retry delay."""
     for _ in range(times):
         world.controller.step()
         world.clock.now += 20
@@ -45,7 +45,7 @@ def condition(world: World, type_: str) -> dict[str, Any] | None:
     return next((one for one in listed if one["type"] == type_), None)
 
 
-def test_a_job_says_what_the_cluster_refuses_it_again_and_again(world: World) -> None:
+def test_stalled_job_reports_repeated_error(world: World) -> None:
     world.memory.create(PODS, "default", FOREIGN)
     world.submit(tfjob())
     tried(world, 5)
@@ -55,12 +55,12 @@ def test_a_job_says_what_the_cluster_refuses_it_again_and_again(world: World) ->
     assert stalled is not None
     assert (stalled["status"], stalled["reason"]) == ("True", "ReconcileFailed")
     assert REFUSED in stalled["message"]
-    # What printers take for the state is the last one.
+    # Printers show the last condition as the state.
     assert world.job()["status"]["conditions"][-1]["type"] != "Stalled"
 
 
 @pytest.mark.parametrize("error", [Throttled("busy", after=1.0), Unavailable("busy")], ids=["busy", "away"])
-def test_what_the_server_refuses_all_jobs_is_one_line_and_no_events(
+def test_server_error_of_all_jobs_is_logged_once_without_events(
     world: World, error: ClusterError, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name in ("one", "two", "three"):
@@ -78,9 +78,7 @@ def test_what_the_server_refuses_all_jobs_is_one_line_and_no_events(
     assert "busy" in world.status("one")["lastError"]
 
 
-def test_a_failure_that_comes_again_after_a_success_is_logged_again(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_error_that_recurs_after_success_is_logged_again(world: World, caplog: pytest.LogCaptureFixture) -> None:
     refuses = True
 
     def refuse(verb: str, resource: Resource, *_: Any, **__: Any) -> None:
@@ -99,7 +97,7 @@ def test_a_failure_that_comes_again_after_a_success_is_logged_again(
         world.evict("mnist-worker-0")
 
 
-def test_it_is_the_first_thing_that_an_explanation_says(world: World) -> None:
+def test_diagnosis_of_stalled_job_starts_with_error(world: World) -> None:
     world.memory.create(PODS, "default", FOREIGN)
     world.submit(tfjob())
     tried(world, 5)
@@ -109,7 +107,7 @@ def test_it_is_the_first_thing_that_an_explanation_says(world: World) -> None:
     assert REFUSED in first.summary
 
 
-def test_it_is_forgotten_as_soon_as_the_cluster_gives_way(world: World) -> None:
+def test_stalled_condition_is_removed_after_successful_pass(world: World) -> None:
     world.memory.create(PODS, "default", FOREIGN)
     world.submit(tfjob())
     tried(world, 5)
@@ -122,8 +120,8 @@ def test_it_is_forgotten_as_soon_as_the_cluster_gives_way(world: World) -> None:
     assert len(world.phases()) == 3
 
 
-def test_who_is_let_at_last_never_says_that_it_is_not(world: World) -> None:
-    """After any failure, a pass that comes to its end writes nothing of it."""
+def test_success_before_third_failure_reports_no_error(world: World) -> None:
+    """A successful pass writes nothing about earlier failures."""
     world.memory.create(PODS, "default", FOREIGN)
     world.submit(tfjob())
     tried(world, 2)
@@ -133,7 +131,7 @@ def test_who_is_let_at_last_never_says_that_it_is_not(world: World) -> None:
     assert len(world.phases()) == 3
 
 
-def test_a_job_that_is_on_its_way_out_is_left_alone_with_its_obstacle(world: World) -> None:
+def test_stalled_job_being_deleted_keeps_last_error(world: World) -> None:
     world.memory.create(PODS, "default", FOREIGN)
     document = tfjob()
     document["metadata"]["finalizers"] = ["example.com/keep"]
@@ -145,7 +143,7 @@ def test_a_job_that_is_on_its_way_out_is_left_alone_with_its_obstacle(world: Wor
     assert last_error(world)
 
 
-def test_what_goes_wrong_once_is_not_worth_a_word(world: World) -> None:
+def test_single_failure_is_not_reported(world: World) -> None:
     world.memory.create(PODS, "default", FOREIGN)
     world.submit(tfjob())
     world.controller.step()
@@ -156,7 +154,7 @@ def test_what_goes_wrong_once_is_not_worth_a_word(world: World) -> None:
     assert len(world.phases()) == 3
 
 
-def test_a_volcano_job_has_it_in_its_state(world: World) -> None:
+def test_volcano_job_reports_error_in_state(world: World) -> None:
     task = {"name": "worker", "replicas": 1, "template": tfjob()["spec"]["tfReplicaSpecs"]["Worker"]["template"]}
     document = {
         "apiVersion": "batch.volcano.sh/v1alpha1",
@@ -170,7 +168,7 @@ def test_a_volcano_job_has_it_in_its_state(world: World) -> None:
     assert "mnist-worker-0 exists already" in world.job(resource=VOLCANO_JOBS)["status"]["state"]["message"]
 
 
-def test_what_the_driver_before_was_refused_is_not_held_against_the_next(world: World) -> None:
+def test_new_controller_clears_error_of_previous_controller(world: World) -> None:
     world.memory.create(PODS, "default", FOREIGN)
     world.submit(tfjob())
     tried(world, 5)
@@ -180,21 +178,21 @@ def test_what_the_driver_before_was_refused_is_not_held_against_the_next(world: 
     assert last_error(world) == ""
 
 
-def test_a_job_that_cannot_go_on_is_listed_as_such(world: World) -> None:
+def test_stalled_job_has_reason_reconcile_failed(world: World) -> None:
     world.memory.create(PODS, "default", FOREIGN)
     world.submit(tfjob())
     tried(world, 5)
     assert world.status()["why"] == "ReconcileFailed"
 
 
-def test_an_end_is_told_as_such_though_something_cannot_be_cleared_away() -> None:
+def test_finished_job_shows_outcome_despite_last_error() -> None:
     ended = Status(phase=Phase.COMPLETED, reason="JobSucceeded", message="worker-0 succeeded", last_error="no right")
     assert (ended.display_message, ended.display_reason) == ("worker-0 succeeded", "JobSucceeded")
     cleaning = replace(ended, phase=Phase.COMPLETING)
     assert (cleaning.display_message, cleaning.display_reason) == ("cannot continue: no right", "ReconcileFailed")
 
 
-def test_words_that_differ_each_time_are_no_news() -> None:
+def test_varying_error_text_causes_few_status_writes() -> None:
     world = World()
     refused = counter(1)
 
@@ -215,7 +213,7 @@ def test_words_that_differ_each_time_are_no_news() -> None:
     assert "failed calling webhook" in last_error(world)
 
 
-def test_a_running_job_of_the_first_format_says_so_in_its_reason() -> None:
+def test_running_v1alpha1_job_reports_error_in_reason() -> None:
     job = v1alpha1_job()
     status = Status(phase=Phase.RUNNING, reason="JobRunning", message="2 of 2 replicas are running")
     assert written_status(job, status, 0.0)["reason"] == ""

@@ -1,6 +1,6 @@
-"""What a job remembers, on clusters whose definitions of jobs prune ``status.tfDist``.
+"""The memory of jobs on clusters whose CRDs prune ``status.tfDist``.
 
-Drivers of two releases and one job: the newer goes on where the older was, the older leaves the newer alone.
+A controller continues jobs of older releases, and does not change jobs of newer releases.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def memory(world: World, resource: Resource) -> dict[str, Any]:
 
 
 @KINDS
-def test_a_job_lives_on_what_it_remembers_in_a_field_that_is_kept(resource: Resource, document: Object) -> None:
+def test_job_completes_with_memory_in_unpruned_field(resource: Resource, document: Object) -> None:
     world, _ = pruned()
     world.run_job(document, resource)
     world.end_pod("mnist-worker-1", 137)
@@ -53,7 +53,7 @@ def test_a_job_lives_on_what_it_remembers_in_a_field_that_is_kept(resource: Reso
     world.bury()
     world.controller = Controller(
         world.cluster, clock=world.clock, monotonic=world.clock
-    )  # another one, that has to find the memory again
+    )  # a new controller, which has to read the memory
     world.start_pods()
     assert sum(memory(world, resource)["restarts"].values()) == 1
     for name in ("mnist-worker-0", "mnist-worker-1"):
@@ -64,9 +64,7 @@ def test_a_job_lives_on_what_it_remembers_in_a_field_that_is_kept(resource: Reso
 
 
 @KINDS
-def test_once_it_is_known_that_a_definition_prunes_a_status_costs_one_write(
-    resource: Resource, document: Object
-) -> None:
+def test_status_costs_one_write_once_pruning_is_known(resource: Resource, document: Object) -> None:
     world, cluster = pruned()
     for name in ("first", "second"):
         cluster.writes = 0
@@ -77,8 +75,8 @@ def test_once_it_is_known_that_a_definition_prunes_a_status_costs_one_write(
 
 
 @KINDS
-def test_a_driver_that_dies_at_any_write_leaves_the_memory_to_the_next(resource: Resource, document: Object) -> None:
-    """The first write of another driver must not drop what the last one wrote."""
+def test_crash_after_first_write_keeps_memory(resource: Resource, document: Object) -> None:
+    """The first write of another controller must not drop the memory of the previous controller."""
     world, cluster = pruned()
     world.run_job(document, resource)
     dying = CrashingCluster(cluster)  # type: ignore[arg-type]
@@ -90,7 +88,7 @@ def test_a_driver_that_dies_at_any_write_leaves_the_memory_to_the_next(resource:
     assert (sum(found["restarts"].values()), "admission" in found) == (1, True)
 
 
-def test_the_condition_does_not_hide_the_state_and_is_there_once() -> None:
+def test_memory_condition_comes_first_and_exists_once() -> None:
     world, _ = pruned()
     world.run_job(tfjob())
     types = [condition["type"] for condition in world.job()["status"]["conditions"]]
@@ -99,19 +97,17 @@ def test_the_condition_does_not_hide_the_state_and_is_there_once() -> None:
     assert [c["type"] for c in stored_status(job)["conditions"]] == types[1:]
 
 
-def test_volcanos_own_controlled_resources_stay_apart() -> None:
+def test_memory_is_separate_from_controlled_resources_of_volcano() -> None:
     world, _ = pruned()
     world.submit(volcano_job(), VOLCANO_JOBS)
     world.settle()
     job = world.job(resource=VOLCANO_JOBS)
-    assert set(job["status"]["controlledResources"]) == {"tf-dist.dev/memory"}  # as other versions find it
+    assert set(job["status"]["controlledResources"]) == {"tf-dist.dev/memory"}  # the key that other versions read
     assert stored_status(job)["controlledResources"] == {}
 
 
 @KINDS
-def test_where_the_definition_becomes_ours_the_memory_goes_where_it_belongs(
-    resource: Resource, document: Object
-) -> None:
+def test_memory_moves_to_own_field_when_crd_stops_pruning(resource: Resource, document: Object) -> None:
     world, cluster = pruned()
     world.submit(document, resource)
     world.settle()
@@ -126,7 +122,7 @@ def test_where_the_definition_becomes_ours_the_memory_goes_where_it_belongs(
     assert MEMORY_CONDITION not in str(status)
 
 
-def test_where_nothing_is_kept_nothing_is_done_and_an_event_says_why() -> None:
+def test_job_does_not_start_when_crd_prunes_whole_status() -> None:
     world = World()
     world.cluster = Pruning(world.memory, keeps=lambda _: {})  # type: ignore[assignment]
     world.controller = Controller(world.cluster, clock=world.clock, monotonic=world.clock)
@@ -146,19 +142,19 @@ def world() -> World:
 
 
 def rewrite(world: World, **memory: Any) -> Object:
-    """The job as a driver of another release has left it (None: without the field)."""
+    """Change the memory as a controller of another release does. None removes a field."""
     stored = world.job()
     found = {key: value for key, value in {**stored["status"]["tfDist"], **memory}.items() if value is not None}
     status = {**stored["status"], "tfDist": found}
     return world.memory.replace(TFJOBS, "default", "mnist", {**stored, "status": status}, subresource="status")
 
 
-def test_a_status_says_in_which_form_it_is(world: World) -> None:
+def test_memory_contains_format_version(world: World) -> None:
     world.run_job(tfjob())
     assert world.status()["version"] == VERSION
 
 
-def test_a_job_of_the_release_before_goes_on(world: World) -> None:
+def test_job_of_previous_release_continues(world: World) -> None:
     world.run_job(tfjob())
     world.end_pod("mnist-worker-1", 137)
     world.start_pods()
@@ -171,7 +167,7 @@ def test_a_job_of_the_release_before_goes_on(world: World) -> None:
     assert world.status()["restarts"] == {"PodFailed": 1}
 
 
-def test_a_job_of_a_newer_release_is_left_alone(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_job_of_newer_release_is_not_changed(world: World, caplog: pytest.LogCaptureFixture) -> None:
     world.run_job(tfjob())
     stored = rewrite(world, version=VERSION + 1, phase="Dreaming", admission=["new"])
     world.controller = Controller(world.cluster, clock=world.clock)
@@ -195,7 +191,7 @@ def test_a_job_of_a_newer_release_is_left_alone(world: World, caplog: pytest.Log
     assert world.pods() == before
 
 
-def test_room_of_a_job_of_a_newer_release_is_not_given_away(world: World) -> None:
+def test_capacity_of_job_of_newer_release_stays_in_use(world: World) -> None:
     world.run_job(tfjob(workers=6))
     rewrite(world, version=VERSION + 1)
     world.controller = Controller(world.cluster, clock=world.clock)
@@ -205,7 +201,7 @@ def test_room_of_a_job_of_a_newer_release_is_not_given_away(world: World) -> Non
     assert len(world.phases()) == 7
 
 
-def test_a_job_of_a_newer_release_is_driven_again_once_its_form_is_known(world: World) -> None:
+def test_job_is_reconciled_again_when_its_format_becomes_known(world: World) -> None:
     world.run_job(tfjob())
     rewrite(world, version=VERSION + 1)
     world.controller = Controller(world.cluster, clock=world.clock)
@@ -216,8 +212,8 @@ def test_a_job_of_a_newer_release_is_driven_again_once_its_form_is_known(world: 
     assert world.status()["restarts"] == {"PodFailed": 1}
 
 
-def test_jobs_of_a_newer_release_that_are_gone_are_not_kept_in_mind(world: World) -> None:
-    """A driver lives for months."""
+def test_controller_forgets_deleted_jobs_of_newer_release(world: World) -> None:
+    """A controller runs for months."""
     world.submit(tfjob())
     rewritten(world)
     for _ in range(20):
@@ -233,6 +229,6 @@ def test_jobs_of_a_newer_release_that_are_gone_are_not_kept_in_mind(world: World
 
 
 def rewritten(world: World) -> None:
-    """A newer release has begun to drive the job."""
+    """A newer release has started to reconcile the job."""
     status = {"tfDist": {"phase": "Pending", "version": VERSION + 1}}
     world.memory.patch(TFJOBS, "default", "mnist", {"status": status}, subresource="status")
