@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from itertools import islice
 from typing import Any
 
 import pytest
 
 from tests.core.dialects.documents import changed, errors, only_error, paths, template, v1, warnings
+from tests.core.dialects.pod_templates import TEMPLATES, changed_templates
 from tf_dist.core.dialects import parse
+from tf_dist.errors import InvalidJob
 
 AT = "spec.tfReplicaSpecs.Chief.template"
 REQUIRED_TERMS = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -350,6 +354,136 @@ def test_missing_field_is_reported_with_hint(spec: dict[str, Any], container: di
     assert problems[f"{AT}.spec.{path}"].hint.startswith("add ")
 
 
+# Fields of kinds that are rare in jobs, and values that are only empty.
+CLAIM: dict[str, Any] = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+
+
+RULE: dict[str, Any] = {"action": "Restart", "exitCodes": {"operator": "In", "values": [3]}}
+FIELD = {"fieldPath": "metadata.name"}
+
+
+def claim(**spec: Any) -> dict[str, Any]:
+    return volume(ephemeral={"volumeClaimTemplate": {"spec": {**CLAIM, **spec}}})
+
+
+def windows(**options: Any) -> dict[str, Any]:
+    return {"securityContext": {"windowsOptions": options}}
+
+
+REFUSED_RARE_SPECS = [
+    ({"preemptionPolicy": ""}, "preemptionPolicy"),
+    ({"dnsConfig": {"searches": [""]}}, "dnsConfig.searches[0]"),
+    ({"hostAliases": [{"ip": "1.2.3.4", "hostnames": [""]}]}, "hostAliases[0].hostnames[0]"),
+    ({"securityContext": {"fsGroupChangePolicy": ""}}, "securityContext.fsGroupChangePolicy"),
+    ({"securityContext": {"sysctls": [{"name": "a b", "value": "1"}]}}, "securityContext.sysctls[0].name"),
+    ({"securityContext": {"sysctls": [{"name": "a", "value": "1"}] * 2}}, "securityContext.sysctls[1].name"),
+    (windows(gmsaCredentialSpec=""), "securityContext.windowsOptions.gmsaCredentialSpec"),
+    (windows(gmsaCredentialSpecName="A_B"), "securityContext.windowsOptions.gmsaCredentialSpecName"),
+    (windows(runAsUserName="a/b"), "securityContext.windowsOptions.runAsUserName"),
+    (windows(runAsUserName=".."), "securityContext.windowsOptions.runAsUserName"),
+    (windows(runAsUserName="D\\" + "u" * 105), "securityContext.windowsOptions.runAsUserName"),
+    ({"resourceClaims": [{"name": "a", "resourceClaimName": "A_B"}]}, "resourceClaims[0].resourceClaimName"),
+    (spread(nodeTaintsPolicy=""), "topologySpreadConstraints[0].nodeTaintsPolicy"),
+    (spread(matchLabelKeys=[""], labelSelector={}), "topologySpreadConstraints[0].matchLabelKeys[0]"),
+    (
+        spread(matchLabelKeys=["a"], labelSelector={"matchLabels": {"a": "b"}}),
+        "topologySpreadConstraints[0].matchLabelKeys[0]",
+    ),
+    (
+        together(matchLabelKeys=["a"], mismatchLabelKeys=["a"], labelSelector={}),
+        f"affinity.podAffinity.{REQUIRED_TERMS}[0].matchLabelKeys[0]",
+    ),
+    (together(namespaces=[""]), f"affinity.podAffinity.{REQUIRED_TERMS}[0].namespaces[0]"),
+    (
+        {
+            "affinity": {
+                "nodeAffinity": {
+                    REQUIRED_TERMS: {
+                        "nodeSelectorTerms": [
+                            {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["a", "b"]}]}
+                        ]
+                    }
+                }
+            }
+        },
+        f"affinity.nodeAffinity.{REQUIRED_TERMS}.nodeSelectorTerms[0].matchFields[0].values",
+    ),
+    (volume(nfs={"server": "s", "path": "x"}), "volumes[0].nfs.path"),
+    (volume(csi={"driver": "A_B"}), "volumes[0].csi.driver"),
+    (volume(csi={"driver": "a" * 64}), "volumes[0].csi.driver"),
+    (volume(csi={"driver": "a", "nodePublishSecretRef": {}}), "volumes[0].csi.nodePublishSecretRef.name"),
+    (volume(image={"pullPolicy": "Always"}), "volumes[0].image.reference"),
+    (volume(image={"reference": "a", "pullPolicy": "always"}), "volumes[0].image.pullPolicy"),
+    (volume(ephemeral={}), "volumes[0].ephemeral.volumeClaimTemplate"),
+    (claim(accessModes=[]), "volumes[0].ephemeral.volumeClaimTemplate.spec.accessModes"),
+    (claim(accessModes=["RWO"]), "volumes[0].ephemeral.volumeClaimTemplate.spec.accessModes[0]"),
+    (claim(resources={}), "volumes[0].ephemeral.volumeClaimTemplate.spec.resources.requests.storage"),
+    (
+        claim(resources={"requests": {"storage": "0"}}),
+        "volumes[0].ephemeral.volumeClaimTemplate.spec.resources.requests.storage",
+    ),
+    (claim(volumeMode="file"), "volumes[0].ephemeral.volumeClaimTemplate.spec.volumeMode"),
+    (claim(storageClassName="A_B"), "volumes[0].ephemeral.volumeClaimTemplate.spec.storageClassName"),
+    (volume(gitRepo={"repository": "r", "directory": ".."}), "volumes[0].gitRepo.directory"),
+    (volume(iscsi={"targetPortal": "p", "iqn": "x", "lun": 1}), "volumes[0].iscsi.iqn"),
+    (volume(iscsi={"targetPortal": "p", "iqn": "iqn.2001-04.a:b", "lun": 256}), "volumes[0].iscsi.lun"),
+    (volume(fc={"lun": 1}), "volumes[0].fc"),
+    (volume(fc={"targetWWNs": ["a"]}), "volumes[0].fc.lun"),
+    (volume(awsElasticBlockStore={"volumeID": "v", "partition": 256}), "volumes[0].awsElasticBlockStore.partition"),
+    (
+        volume(azureDisk={"diskName": "d", "diskURI": "https://x", "kind": "Managed"}),
+        "volumes[0].azureDisk.diskURI",
+    ),
+    (
+        volume(azureDisk={"diskName": "d", "diskURI": "https://x", "cachingMode": "no"}),
+        "volumes[0].azureDisk.cachingMode",
+    ),
+    (volume(flocker={"datasetName": "a/b"}), "volumes[0].flocker.datasetName"),
+    (volume(rbd={"monitors": [], "image": "i"}), "volumes[0].rbd.monitors"),
+    (volume(quobyte={"registry": "r", "volume": "v"}), "volumes[0].quobyte.registry"),
+    (volume(storageos={"volumeName": "A_B"}), "volumes[0].storageos.volumeName"),
+    (
+        volume(
+            projected={
+                "sources": [
+                    {"serviceAccountToken": {"path": "a"}},
+                    {"secret": {"name": "s", "items": [{"key": "k", "path": "a"}]}},
+                ]
+            }
+        ),
+        "volumes[0].projected.sources[1].secret.items[0].path",
+    ),
+]
+
+
+@pytest.mark.parametrize(("spec", "path"), REFUSED_RARE_SPECS)
+def test_reports_errors_in_rare_fields(spec: dict[str, Any], path: str) -> None:
+    problem = only_error(with_pod(spec, {"volumeMounts": []}))
+    assert problem.path.startswith(f"{AT}.spec.{path}")
+    assert problem.hint
+
+
+@pytest.mark.parametrize(
+    ("container", "path"),
+    [
+        ({"restartPolicy": ""}, "restartPolicy"),
+        ({"restartPolicyRules": [RULE]}, "restartPolicy"),
+        ({"restartPolicy": "Never", "restartPolicyRules": [RULE] * 21}, "restartPolicyRules"),
+        ({"restartPolicy": "Never", "restartPolicyRules": [RULE | {"action": "x"}]}, "restartPolicyRules[0].action"),
+        ({"restartPolicy": "Never", "restartPolicyRules": [{"action": "Restart"}]}, "restartPolicyRules[0].exitCodes"),
+        ({"resizePolicy": [{"resourceName": "cpu", "restartPolicy": "NotRequired"}] * 2}, "resizePolicy[1]"),
+        ({"securityContext": {"procMount": ""}}, "securityContext.procMount"),
+        ({"lifecycle": {"preStop": {"sleep": {"seconds": 31}}}}, "lifecycle.preStop.sleep.seconds"),
+        ({"lifecycle": {"postStart": {"sleep": {"seconds": -1}}}}, "lifecycle.postStart.sleep.seconds"),
+        ({"env": [{"name": "A", "valueFrom": {"fieldRef": FIELD | {"apiVersion": "v2"}}}]}, "env[0].valueFrom"),
+    ],
+)
+def test_reports_errors_in_rare_fields_of_container(container: dict[str, Any], path: str) -> None:
+    problem = only_error(with_pod({}, {"volumeMounts": [], **container}))
+    assert problem.path.startswith(f"{AT}.spec.containers[0].{path}")
+    assert problem.hint
+
+
 TAKEN_SPECS: list[dict[str, Any]] = [
     {"tolerations": [{"operator": "Exists"}, {"key": "a"}, {"key": "a", "value": "", "operator": ""}]},
     {"tolerations": [{"key": "a", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 0}]},
@@ -445,3 +579,12 @@ def test_lenient_parse_warns_of_pod_mistakes():
 
 def test_keys_of_other_kubernetes_versions_are_known():
     assert not warnings(with_pod({"schedulingGroup": {}}, {}))
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_invalid_values_raise_no_other_error(name: str) -> None:
+    """``tests/deploy/test_pod_templates.py`` compares all of these with an API server; here, every ninth is enough."""
+    assert parse(changed(v1(), AT, TEMPLATES[name]))
+    for _, _, pod in islice(changed_templates(TEMPLATES[name]), 0, None, 9):
+        with suppress(InvalidJob):
+            parse(changed(v1(), AT, pod))

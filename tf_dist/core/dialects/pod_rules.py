@@ -21,7 +21,7 @@ from tf_dist.core.dialects.field_errors import (
     unknown_value,
     wrong_type,
 )
-from tf_dist.core.model.fieldpath import FieldPath, mapping, nearest_word, suggestion
+from tf_dist.core.model.fieldpath import FieldPath, list_items, mapping, mappings, nearest_word, suggestion, value_at
 from tf_dist.core.model.names import DNS_LABEL, is_label_key, is_label_value
 from tf_dist.core.openapi.kubernetes_types import (
     NOT_THERE,
@@ -64,9 +64,11 @@ _key: Final = _is(_KEY.fullmatch, "a key of a ConfigMap or Secret", "letters, di
 _header: Final = _is(_HEADER.fullmatch, "the name of a header", "letters, digits and '-' only")
 
 
-def _choice(*known: str) -> FieldRule:
+def _choice(*known: str, empty: bool = True) -> FieldRule:
+    """One of the known values, or, if ``empty``, the empty text, which means that the field is not set."""
+
     def check(value: str, loc: FieldPath, out: FieldErrors) -> None:
-        if value and value not in known:
+        if value not in known and (value or not empty):
             out.error(loc, unknown_value(value), suggestion(value, [one for one in known if one]))
 
     return check
@@ -168,6 +170,18 @@ def _address(value: str, loc: FieldPath, out: FieldErrors) -> None:
         out.error(loc, f"{value!r} is not an IP address", "write an address such as 10.0.0.10")
 
 
+def _not_empty(rule: FieldRule) -> FieldRule:
+    """A text for which the empty text is not the same as no text."""
+
+    def check(value: str, loc: FieldPath, out: FieldErrors) -> None:
+        if value:
+            rule(value, loc, out)
+        else:
+            out.error(loc, "must not be empty", "add a value, or remove the field")
+
+    return check
+
+
 def _absolute(value: str, loc: FieldPath, out: FieldErrors) -> None:
     if value and not value.startswith("/"):
         out.doubtful(loc, f"{value!r} must be absolute", f"write /{value}")
@@ -206,14 +220,44 @@ def _each(rule: FieldRule, kind: type = str) -> FieldRule:
     return check
 
 
+def _driver(value: str, loc: FieldPath, out: FieldErrors) -> None:
+    check_subdomain(value.lower(), loc, out)
+    if len(value) > 63:
+        out.error(loc, f"has {len(value)} characters; 63 are allowed", "use the name that the driver registers")
+
+
 _label_values: Final = _each(_label_value)
+_ACCESS_MODE: Final = _choice("ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod", empty=False)
+_IQN: Final = _is(
+    re.compile(r"iqn\.\d{4}-\d{2}\.[-a-z0-9.]+(?::[!-~]*)?|eui\.[0-9A-Fa-f]{16}|naa\.[0-9A-Fa-f]{16,32}").fullmatch,
+    "an iSCSI name",
+    "write a name that starts with iqn., eui. or naa.",
+)
+_REGISTRY: Final = _is(
+    lambda value: all(re.fullmatch(r"[^:,]+:[^:,]+", one) for one in value.split(",")),
+    "a list of addresses",
+    "write HOST:PORT, or several separated by commas",
+)
 _USER: Final = _between(0, INT32_MAX)
 _WEIGHT: Final = _between(1, 100)
+_PARTITION: Final = _between(0, 255)
 _MODE: Final = {"defaultMode": _file_mode}
 _LABEL_KEYS: Final = ("matchLabelKeys", "mismatchLabelKeys")
 _SELECTORS: Final = ("In", "NotIn", "Exists", "DoesNotExist")
 _PROFILE: Final = _choice("Localhost", "RuntimeDefault", "Unconfined")
-_HONOR: Final = _choice("Honor", "Ignore")
+_HONOR: Final = _choice("Honor", "Ignore", empty=False)
+_PULL_POLICY: Final = _choice("Always", "IfNotPresent", "Never")
+_PATH_OF_SERVER: Final = _is(lambda path: path.startswith("/"), "an absolute path", "begin it with /")
+_SYSCTL: Final = _is(
+    re.compile(r"(?=.{1,253}$)(?:[a-z0-9](?:[-_a-z0-9]*[a-z0-9])?[./])*[a-z0-9](?:[-_a-z0-9]*[a-z0-9])?").fullmatch,
+    "the name of a sysctl",
+    "write a name such as net.core.somaxconn",
+)
+_WINDOWS_USER: Final = _is(
+    re.compile(r"(?:[^\\]{1,256}\\)?(?![. ]*$)[^\"/\\:;|=,+*?<>@\[\]\0-\x1f]{1,104}").fullmatch,
+    "the name of a Windows user",
+    "write ContainerUser, or DOMAIN\\\\user",
+)
 
 _FIELD_RULES: Final[Mapping[str, Mapping[str, FieldRule]]] = {
     "PodSpec": {
@@ -221,7 +265,7 @@ _FIELD_RULES: Final[Mapping[str, Mapping[str, FieldRule]]] = {
         "terminationGracePeriodSeconds": _not_negative,
         "restartPolicy": _choice("Always", "OnFailure", "Never"),
         "dnsPolicy": _choice("ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"),
-        "preemptionPolicy": _choice("PreemptLowerPriority", "Never"),
+        "preemptionPolicy": _choice("PreemptLowerPriority", "Never", empty=False),
         "nodeSelector": label_rules,
         "hostname": _label,
         "subdomain": _label,
@@ -235,10 +279,13 @@ _FIELD_RULES: Final[Mapping[str, Mapping[str, FieldRule]]] = {
     "Container": {
         "name": _label,
         "image": _image,
-        "imagePullPolicy": _choice("Always", "IfNotPresent", "Never"),
+        "imagePullPolicy": _PULL_POLICY,
         "terminationMessagePolicy": _choice("File", "FallbackToLogsOnError"),
-        "restartPolicy": _choice("Always", "OnFailure", "Never"),
+        "restartPolicy": _choice("Always", "OnFailure", "Never", empty=False),
     },
+    "ContainerRestartRule": {"action": _choice("Restart", empty=False)},
+    "ContainerRestartRuleOnExitCodes": {"operator": _choice("In", "NotIn", empty=False)},
+    "ResourceClaim": {"request": _label},
     "ContainerPort": {
         "name": _port_name,
         "containerPort": _port_number,
@@ -255,14 +302,15 @@ _FIELD_RULES: Final[Mapping[str, Mapping[str, FieldRule]]] = {
     "SecretKeySelector": {"name": check_subdomain, "key": _key},
     "ConfigMapEnvSource": {"name": check_subdomain},
     "SecretEnvSource": {"name": check_subdomain},
+    "ObjectFieldSelector": {"apiVersion": _choice("v1")},
     "FileKeySelector": {"key": _variable, "volumeName": _label, "path": _no_way_up},
     "Volume": {"name": _label},
     "VolumeMount": {
         "mountPath": _absolute,
         "subPath": _inner_path,
         "subPathExpr": _inner_path,
-        "mountPropagation": _choice("None", "HostToContainer", "Bidirectional"),
-        "recursiveReadOnly": _choice("Disabled", "IfPossible", "Enabled"),
+        "mountPropagation": _choice("None", "HostToContainer", "Bidirectional", empty=False),
+        "recursiveReadOnly": _choice("Disabled", "IfPossible", "Enabled", empty=False),
     },
     "VolumeDevice": {"devicePath": _no_way_up},
     "EmptyDirVolumeSource": {"sizeLimit": _size},
@@ -271,6 +319,26 @@ _FIELD_RULES: Final[Mapping[str, Mapping[str, FieldRule]]] = {
         "type": _choice(
             "", "DirectoryOrCreate", "Directory", "FileOrCreate", "File", "Socket", "CharDevice", "BlockDevice"
         ),
+    },
+    "NFSVolumeSource": {"path": _PATH_OF_SERVER},
+    "CSIVolumeSource": {"driver": _driver},
+    "ImageVolumeSource": {"pullPolicy": _PULL_POLICY},
+    "GitRepoVolumeSource": {"directory": _inner_path},
+    "ISCSIVolumeSource": {"iqn": _IQN, "lun": _PARTITION},
+    "FCVolumeSource": {"lun": _PARTITION},
+    "AWSElasticBlockStoreVolumeSource": {"partition": _PARTITION},
+    "GCEPersistentDiskVolumeSource": {"partition": _PARTITION},
+    "AzureDiskVolumeSource": {
+        "cachingMode": _choice("None", "ReadOnly", "ReadWrite", empty=False),
+        "kind": _choice("Dedicated", "Managed", "Shared", empty=False),
+    },
+    "FlockerVolumeSource": {"datasetName": _is(lambda name: "/" not in name, "a name without '/'", "remove '/'")},
+    "QuobyteVolumeSource": {"registry": _REGISTRY},
+    "StorageOSVolumeSource": {"volumeName": _label},
+    "PersistentVolumeClaimSpec": {
+        "accessModes": _each(_ACCESS_MODE),
+        "storageClassName": check_subdomain,
+        "volumeMode": _choice("Block", "Filesystem", empty=False),
     },
     "KeyToPath": {"key": _key, "path": _file_path, "mode": _file_mode},
     "DownwardAPIVolumeFile": {"path": _file_path, "mode": _file_mode},
@@ -288,25 +356,34 @@ _FIELD_RULES: Final[Mapping[str, Mapping[str, FieldRule]]] = {
     "SecurityContext": {
         "runAsUser": _USER,
         "runAsGroup": _USER,
-        "procMount": _choice("Default", "Unmasked"),
+        "procMount": _choice("Default", "Unmasked", empty=False),
     },
     "PodSecurityContext": {
         "runAsUser": _USER,
         "runAsGroup": _USER,
         "fsGroup": _USER,
         "supplementalGroups": _each(_USER, int),
-        "fsGroupChangePolicy": _choice("OnRootMismatch", "Always"),
-        "supplementalGroupsPolicy": _choice("Merge", "Strict"),
-        "seLinuxChangePolicy": _choice("MountOption", "Recursive"),
+        "fsGroupChangePolicy": _choice("OnRootMismatch", "Always", empty=False),
+        "supplementalGroupsPolicy": _choice("Merge", "Strict", empty=False),
+        "seLinuxChangePolicy": _choice("MountOption", "Recursive", empty=False),
+    },
+    "WindowsSecurityContextOptions": {
+        "gmsaCredentialSpecName": _not_empty(check_subdomain),
+        "gmsaCredentialSpec": _not_empty(lambda *_: None),
+        "runAsUserName": _not_empty(_WINDOWS_USER),
     },
     "SeccompProfile": {"type": _PROFILE, "localhostProfile": _inner_path},
     "AppArmorProfile": {"type": _PROFILE},
+    "Sysctl": {"name": _SYSCTL},
     "PodOS": {"name": _choice("linux", "windows")},
     "PodDNSConfig": {"nameservers": _each(_address)},
-    "HostAlias": {"ip": _address, "hostnames": _each(check_subdomain)},
+    "HostAlias": {"ip": _address, "hostnames": _each(_not_empty(check_subdomain))},
     "PodReadinessGate": {"conditionType": check_label_key},
     "PodSchedulingGate": {"name": check_label_key},
-    "PodResourceClaim": {"name": _label},
+    "PodResourceClaim": {
+        "name": _label,
+        **dict.fromkeys(("resourceClaimName", "resourceClaimTemplateName"), _not_empty(check_subdomain)),
+    },
     "Toleration": {
         "key": check_label_key,
         "operator": _choice("Exists", "Equal", "Lt", "Gt"),
@@ -319,8 +396,8 @@ _FIELD_RULES: Final[Mapping[str, Mapping[str, FieldRule]]] = {
     "WeightedPodAffinityTerm": {"weight": _WEIGHT},
     "PodAffinityTerm": {
         "topologyKey": check_label_key,
-        "namespaces": _each(_label),
-        **dict.fromkeys(_LABEL_KEYS, _each(check_label_key)),
+        "namespaces": _each(_not_empty(_label)),
+        **dict.fromkeys(_LABEL_KEYS, _each(_not_empty(check_label_key))),
     },
     "TopologySpreadConstraint": {
         "maxSkew": _between(1, INT32_MAX),
@@ -328,7 +405,7 @@ _FIELD_RULES: Final[Mapping[str, Mapping[str, FieldRule]]] = {
         "whenUnsatisfiable": _choice("DoNotSchedule", "ScheduleAnyway"),
         "nodeAffinityPolicy": _HONOR,
         "nodeTaintsPolicy": _HONOR,
-        **dict.fromkeys(_LABEL_KEYS, _each(check_label_key)),
+        **dict.fromkeys(_LABEL_KEYS, _each(_not_empty(check_label_key))),
     },
 }
 
@@ -349,8 +426,18 @@ _REQUIRED: Final[Mapping[str, Mapping[str, str]]] = {
     "SecretVolumeSource": {"secretName": "add secretName: with the name of the Secret"},
     "ConfigMapProjection": {"name": "add name: with the name of the ConfigMap"},
     "SecretProjection": {"name": "add name: with the name of the Secret"},
+    "ContainerRestartRule": {"exitCodes": "add exitCodes: with operator: In and values: [3]"},
+    "CSIVolumeSource": {"driver": "add driver: with the name of the CSI driver"},
+    "EphemeralVolumeSource": {"volumeClaimTemplate": "add volumeClaimTemplate: with the claim's spec"},
+    "ImageVolumeSource": {"reference": "add reference: with the name of the image"},
+    "CephFSVolumeSource": {"monitors": "add monitors: with at least one address"},
+    "RBDVolumeSource": {"monitors": "add monitors: with at least one address"},
+    "ScaleIOVolumeSource": {"volumeName": "add volumeName: with the name of the volume"},
+    "StorageOSVolumeSource": {"volumeName": "add volumeName: with the name of the volume"},
+    "PersistentVolumeClaimSpec": {"accessModes": "add accessModes: [ReadWriteOnce]"},
     "ExecAction": {"command": "add command: with the list of its words"},
     "HTTPHeader": {"name": "add name: with the name of the header"},
+    "Sysctl": {"name": "add name: with the name of the sysctl"},
     "PodDNSConfigOption": {"name": "add name: with the name of the option"},
     "TopologySpreadConstraint": {
         "whenUnsatisfiable": "add whenUnsatisfiable: DoNotSchedule or ScheduleAnyway",
@@ -382,13 +469,15 @@ _ONE_OF: Final[Mapping[str, _OneOf]] = {
     "EnvFromSource": _OneOf(("configMapRef", "secretRef")),
     "EnvVarSource": _OneOf((), hint="keep one of configMapKeyRef, secretKeyRef, fieldRef"),
     "DownwardAPIVolumeFile": _OneOf(("fieldRef", "resourceFieldRef")),
+    "FCVolumeSource": _OneOf(("targetWWNs", "wwids"), "kind of target"),
+    "FlockerVolumeSource": _OneOf(("datasetName", "datasetUUID"), "dataset"),
     "PodResourceClaim": _OneOf(("resourceClaimName", "resourceClaimTemplateName"), "claim"),
 }
 
 
 def _present(found: Mapping[str, Any], fields: tuple[str, ...] = ()) -> list[str]:
     """The present fields among these."""
-    return [key for key in fields or found if found.get(key) is not None]
+    return [key for key in fields or found if found.get(key) not in (None, "", [])]
 
 
 _HANDLERS: Final = ("exec", "httpGet", "tcpSocket", "grpc", "sleep")
@@ -488,6 +577,10 @@ def _check_node_requirement(found: Mapping[str, Any], loc: FieldPath, out: Field
     if isinstance(key, str) and loc[-2:-1] == ("matchFields",):
         if key and key != "metadata.name":
             out.error((*loc, "key"), f"{key!r} is not a field of nodes", "write metadata.name")
+        elif len(values := found.get("values") or ()) > 1:
+            out.error((*loc, "values"), "must be one name of a node", "write a term for each node")
+        else:
+            _each(_not_empty(check_subdomain))(values, (*loc, "values"), out)
     else:
         check_label_key(key or "", (*loc, "key"), out)
         if "preferredDuringSchedulingIgnoredDuringExecution" not in loc:
@@ -512,6 +605,16 @@ def _check_label_keys(found: Mapping[str, Any], loc: FieldPath, out: FieldErrors
     for field in _LABEL_KEYS:
         if found.get(field) and found.get("labelSelector") is None:
             out.error((*loc, field), "needs a labelSelector", "add labelSelector:, or remove it")
+    # An API server adds the pod's own values of these labels to the selector.
+    selector, same, other = mapping(found.get("labelSelector")), *(list_items(found.get(one)) for one in _LABEL_KEYS)
+    selected = [
+        *mapping(selector.get("matchLabels")),
+        *(x.get("key") for x in mappings(selector.get("matchExpressions"))),
+    ]
+    for index, key in enumerate(same):
+        for where, keys in (("labelSelector", selected), ("mismatchLabelKeys", other), ("this list", same[:index])):
+            if key in keys:
+                out.error((*loc, _LABEL_KEYS[0], index), f"{key!r} is also in {where}", "remove one of them")
 
 
 def _check_security(found: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
@@ -533,6 +636,58 @@ def _check_profile(found: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -
         out.error((*loc, "localhostProfile"), "needs type: Localhost", "remove it, or write type: Localhost")
 
 
+def _check_container(found: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
+    rules = list_items(found.get("restartPolicyRules"))
+    if rules and found.get("restartPolicy") is None:
+        out.error((*loc, "restartPolicy"), MISSING, "add restartPolicy: Never; the rules name exceptions from it")
+    if len(rules) > 20:
+        out.error((*loc, "restartPolicyRules"), "more than 20 rules", "name several exit codes in a rule")
+
+
+def _check_azure_disk(found: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
+    uri, managed = found.get("diskURI"), found.get("kind") == "Managed"
+    start = "/subscriptions/" if managed else "https://"
+    if isinstance(uri, str) and uri and not uri.startswith(start):
+        out.error((*loc, "diskURI"), f"does not begin with {start}", "copy the URI of the disk from Azure")
+
+
+def _check_fibre_channel(found: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
+    if found.get("targetWWNs") and found.get("lun") is None and not out.has_error_in(loc):
+        out.error((*loc, "lun"), MISSING, "add lun: with the number of the device")
+
+
+def _check_csi(found: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
+    secret, place = found.get("nodePublishSecretRef"), (*loc, "nodePublishSecretRef", "name")
+    if isinstance(secret, Mapping):
+        if secret.get("name"):
+            check_subdomain(str(secret["name"]), place, out)
+        else:
+            out.error(place, MISSING, "add name: with the name of the Secret")
+
+
+def _check_claim(found: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
+    storage = value_at(found, "resources", "requests", "storage")
+    place = (*loc, "resources", "requests", "storage")
+    if storage is None:
+        out.error(place, MISSING, "add storage: with the size of the volume, such as 10Gi")
+    elif (size := check_quantity(storage, place, FieldErrors(advice=False))) is not None and size <= 0:
+        out.error(place, "must be more than 0", "write the size of the volume, such as 10Gi")
+
+
+def _check_projected(found: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
+    seen: set[str] = set()
+    for index, source in enumerate(list_items(found.get("sources"))):
+        for kind, content in mapping(source).items():
+            place = (*loc, "sources", index, kind)
+            items = [((*place, "items", at), one) for at, one in enumerate(list_items(mapping(content).get("items")))]
+            for at, item in items or [(place, content)]:
+                path = mapping(item).get("path")
+                if isinstance(path, str) and path in seen:
+                    out.error((*at, "path"), f"a second file {path!r} in this volume", "change the path of one of them")
+                elif isinstance(path, str):
+                    seen.add(path)
+
+
 def _check_projection(found: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
     if len(sources := _present(found)) > 1:
         out.contradiction(loc, f"has {' and '.join(sources)}; one source is allowed", "give each an item of its own")
@@ -546,7 +701,7 @@ def _check_dns(found: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> No
         out.error((*loc, "searches"), "more than 32 search domains, or 2048 characters", "remove some")
     for index, search in enumerate(searches):
         if isinstance(search, str) and search != ".":
-            check_subdomain(search.removesuffix(".").replace("_", "a"), (*loc, "searches", index), out)
+            _not_empty(check_subdomain)(search.removesuffix(".").replace("_", "a"), (*loc, "searches", index), out)
 
 
 def _check_probe(probe: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
@@ -567,6 +722,12 @@ def _check_mount(mount: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> 
 
 
 _OBJECT_RULES: Final[Mapping[str, ObjectRule]] = {
+    "Container": _check_container,
+    "AzureDiskVolumeSource": _check_azure_disk,
+    "CSIVolumeSource": _check_csi,
+    "FCVolumeSource": _check_fibre_channel,
+    "PersistentVolumeClaimSpec": _check_claim,
+    "ProjectedVolumeSource": _check_projected,
     "EnvVar": _check_variable,
     "EnvVarSource": _check_variable_source,
     "DownwardAPIVolumeFile": _check_file,
@@ -586,6 +747,21 @@ _OBJECT_RULES: Final[Mapping[str, ObjectRule]] = {
 }
 
 
+_UNIQUE: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
+    "Container": (("resizePolicy", "resourceName"), ("volumeDevices", "name"), ("volumeDevices", "devicePath")),
+    "PodSecurityContext": (("sysctls", "name"),),
+}
+"""Lists of a type, and the field in which their items must differ."""
+
+
+def _check_unique(type_: str, found: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
+    for field, key in _UNIQUE.get(type_, ()):
+        values = [mapping(one).get(key) for one in list_items(found.get(field))]
+        for index, value in enumerate(values):
+            if value is not None and value in values[:index]:
+                out.error((*loc, field, index, key), f"a second item with {value!r}", "remove one of them")
+
+
 def _check_object(type_: str, found: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
     """Check one object of a type, without its fields of a wrong type."""
     for field, hint in _REQUIRED.get(type_, {}).items():
@@ -597,6 +773,7 @@ def _check_object(type_: str, found: Mapping[str, Any], loc: FieldPath, out: Fie
             rule(value, (*loc, field), out)
     if one_of := _ONE_OF.get(type_):
         one_of.check(found, loc, out)
+    _check_unique(type_, found, loc, out)
     if whole := _OBJECT_RULES.get(type_):
         whole(found, loc, out)
 

@@ -75,6 +75,9 @@ def check_frame(template: object, loc: FieldPath, out: FieldErrors) -> None:
 
 # -- templates in files --
 
+DEFAULT_GRACE_SECONDS: Final = 30
+"""The time in seconds that a pod has to end."""
+
 
 def check_template(
     template: object, loc: FieldPath, out: FieldErrors, *, replicas: int = 1, containers_optional: bool = False
@@ -172,7 +175,7 @@ def _check_volumes(spec: Mapping[str, Any], loc: FieldPath, out: FieldErrors) ->
             message = f"a volume can have only one source, but this one has {', '.join(sources)}"
             out.contradiction(place, message, "make it several volumes, or keep one source")
         if name := text(volume.get("name")):
-            names[name] = bool({"persistentVolumeClaim", "ephemeral"} & set(sources)) or not sources
+            names[name] = bool({"persistentVolumeClaim", "ephemeral"} & set(sources))
     _check_names(_mappings(spec, loc, "volumes"), "volume", out)
     return names if isinstance(spec.get("volumes"), list | None) else None
 
@@ -181,17 +184,23 @@ def _check_containers(
     spec: Mapping[str, Any], loc: FieldPath, volumes: Mapping[str, bool] | None, out: FieldErrors
 ) -> None:
     ports: dict[tuple[int, str], str] = {}
-    claims = {claim.get("name") for claim in mappings(spec.get("resourceClaims"))}
+    claims = {text(claim.get("name")) for claim in mappings(spec.get("resourceClaims"))}
     init, main = (list(_mappings(spec, loc, field)) for field in ("initContainers", "containers"))
     _check_names([*init, *main], "container", out)
     for place, container in (*init, *main):
         _check_mounts(container, place, volumes, out)
         resources = mapping(container.get("resources"))
         _check_resources(resources, (*place, "resources"), out)
+        seen: set[tuple[str, str]] = set()
         for claim_place, claim in _mappings(resources, (*place, "resources"), "claims"):
             if isinstance(claim.get("name"), str) and claim["name"] not in claims:
                 message = f"there is no claim {claim['name']!r}"
                 out.error((*claim_place, "name"), message, "add it to the pod's resourceClaims")
+            request = text(claim.get("name")), text(claim.get("request"))
+            if request in seen:
+                out.error(claim_place, "a second item with this name and request", "remove one of them")
+            seen.add(request)
+        _check_sleeps(container, place, spec, out)
         if value_at(container, "lifecycle", "stopSignal") and not value_at(spec, "os", "name"):
             out.error((*place, "lifecycle", "stopSignal"), "needs the pod's os", "add os: {name: linux} to spec")
     for place, container in init:
@@ -203,6 +212,17 @@ def _check_containers(
     # Init containers end before the other containers start, so only the latter use the pod's ports at the same time.
     for place, container in main:
         _check_ports(container, place, ports, out)
+
+
+def _check_sleeps(container: Mapping[str, Any], loc: FieldPath, spec: Mapping[str, Any], out: FieldErrors) -> None:
+    grace = spec.get("terminationGracePeriodSeconds")
+    most = grace if type(grace) is int else DEFAULT_GRACE_SECONDS
+    for hook in ("postStart", "preStop"):
+        seconds = value_at(container, "lifecycle", hook, "sleep", "seconds")
+        if type(seconds) is int and not 0 <= seconds <= most:
+            place = (*loc, "lifecycle", hook, "sleep", "seconds")
+            hint = "write fewer seconds, or raise terminationGracePeriodSeconds"
+            out.error(place, f"must be from 0 to the grace period of the pod, {most}, not {seconds}", hint)
 
 
 def _check_ports(

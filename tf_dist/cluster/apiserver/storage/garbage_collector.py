@@ -20,12 +20,9 @@ from dataclasses import dataclass
 from tf_dist.cluster.api import Object, has_ended
 from tf_dist.cluster.api_errors import BadRequest
 from tf_dist.cluster.apiserver.storage.api_resources import CRDS
-from tf_dist.cluster.apiserver.storage.object_admission import (
-    DEFAULT_GRACE_SECONDS,
-    ServerContext,
-    update_quota_status,
-)
+from tf_dist.cluster.apiserver.storage.object_admission import ServerContext, update_quota_status
 from tf_dist.cluster.apiserver.storage.store import Key, owner_references, with_metadata
+from tf_dist.core.dialects.pod_template import DEFAULT_GRACE_SECONDS
 from tf_dist.core.model.timestamps import format_time
 from tf_dist.errors import ClusterError, Conflict, Forbidden
 

@@ -20,7 +20,7 @@ from tf_dist.cluster.apiserver.storage.api_resources import Kind, ResourceRegist
 from tf_dist.cluster.apiserver.storage.store import Clock, Key, Store, deep_copy_json
 from tf_dist.core.dialects.field_errors import MISSING, FieldErrors
 from tf_dist.core.dialects.pod_rules import check_rules
-from tf_dist.core.dialects.pod_template import check_spec, require_container
+from tf_dist.core.dialects.pod_template import DEFAULT_GRACE_SECONDS, check_spec, require_container
 from tf_dist.core.gang.resources.admission_config import container_defaults
 from tf_dist.core.gang.resources.pod_requests import with_container_defaults
 from tf_dist.core.gang.resources.resource_quota import pod_quota_usage, read_resource_quota
@@ -33,7 +33,6 @@ from tf_dist.errors import Forbidden, InvalidJob, Problem
 
 Validator = Callable[[Object, Object | None], Object]
 """Takes the new object and the stored one (None: no object). Returns the object with defaults, or raises InvalidJob."""
-DEFAULT_GRACE_SECONDS: Final = 30
 _MAX_ANNOTATIONS: Final = 256 * 1024  # bytes of all keys and values
 
 
