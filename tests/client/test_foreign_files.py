@@ -202,17 +202,16 @@ def test_exported_job_loses_server_fields(tmp_path: Path):
 
 
 def test_exported_companions_lose_server_fields(tmp_path: Path):
-    claim = exported("PersistentVolumeClaim", apiVersion="v1", spec={"volumeName": "pv-1", "storageClassName": "fast"})
-    service = exported("Service", apiVersion="v1", spec={"clusterIP": "10.0.0.7", "clusterIPs": ["10.0.0.7"]})
+    request = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    ports = {"ports": [{"port": 80, "protocol": "TCP", "targetPort": 80}]}
+    claim = exported("PersistentVolumeClaim", apiVersion="v1", spec={"volumeName": "pv-1", **request})
+    service = exported("Service", apiVersion="v1", spec={"clusterIP": "10.0.0.7", "clusterIPs": ["10.0.0.7"], **ports})
     headless = exported("Service", apiVersion="v1", spec={"clusterIP": "None", "clusterIPs": ["None"]})
     headless["metadata"]["name"] = "b"
     found = loaded(tmp_path, "\n---\n".join(map(dumped, (claim, service, headless))))
     assert not found.problems
-    assert [one.content["spec"] for one in found.companions] == [
-        {"storageClassName": "fast"},
-        {},
-        {"clusterIP": "None", "clusterIPs": ["None"]},
-    ]
+    specs = [one.content["spec"] for one in found.companions]
+    assert specs == [request, ports, {"clusterIP": "None", "clusterIPs": ["None"]}]
 
 
 def test_owner_of_new_job_is_kept(tmp_path: Path):

@@ -286,6 +286,19 @@ def _is_companion(content: Any) -> bool:
 
 
 def _companion_problems(content: Mapping[str, Any]) -> Iterator[Problem]:
+    found = list(_mistyped(content))
+    yield from found
+    if not found:
+        from tf_dist.core.dialects.companions import check_companion
+        from tf_dist.core.dialects.field_errors import FieldErrors
+
+        out = FieldErrors()
+        check_companion(content, out)
+        yield from out.errors
+
+
+def _mistyped(content: Mapping[str, Any]) -> Iterator[Problem]:
+    """Problems of a companion without which its rules cannot be checked."""
     if content.get("apiVersion") != "v1":
         yield Problem("apiVersion", f"a {content['kind']} is of apiVersion v1, not {content.get('apiVersion')!r}")
     metadata = content.get("metadata")

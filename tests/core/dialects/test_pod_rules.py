@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.core.dialects.documents import changed, errors, only_error, paths, template, v1, warnings
-from tests.core.dialects.pod_templates import TEMPLATES, changed_templates
+from tests.core.dialects.valid_objects import TEMPLATES, changed_objects
 from tf_dist.core.dialects import parse
 from tf_dist.errors import InvalidJob
 
@@ -583,8 +583,8 @@ def test_keys_of_other_kubernetes_versions_are_known():
 
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_invalid_values_raise_no_other_error(name: str) -> None:
-    """``tests/deploy/test_pod_templates.py`` compares all of these with an API server; here, every ninth is enough."""
+    """``tests/deploy/test_server_rules.py`` compares all of these with an API server; here, every ninth is enough."""
     assert parse(changed(v1(), AT, TEMPLATES[name]))
-    for _, _, pod in islice(changed_templates(TEMPLATES[name]), 0, None, 9):
+    for _, _, pod in islice(changed_objects(TEMPLATES[name]), 0, None, 9):
         with suppress(InvalidJob):
             parse(changed(v1(), AT, pod))

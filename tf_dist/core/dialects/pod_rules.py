@@ -6,23 +6,22 @@ checks relations between parts of a pod.
 
 from __future__ import annotations
 
-import ipaddress
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from tf_dist.core.dialects.common_schema import INT32_MAX, check_label
+from tf_dist.core.dialects import field_rules as rules
+from tf_dist.core.dialects.common_schema import INT32_MAX
 from tf_dist.core.dialects.field_errors import (
     MISSING,
     FieldErrors,
     check_quantity,
     describe_value,
     quote_hint,
-    unknown_value,
     wrong_type,
 )
 from tf_dist.core.model.fieldpath import FieldPath, list_items, mapping, mappings, nearest_word, suggestion, value_at
-from tf_dist.core.model.names import DNS_LABEL, is_label_key, is_label_value
+from tf_dist.core.model.names import is_label_key, is_label_value
 from tf_dist.core.openapi.kubernetes_types import (
     NOT_THERE,
     UNKNOWN,
@@ -32,380 +31,199 @@ from tf_dist.core.openapi.kubernetes_types import (
     type_mistakes,
 )
 
-FieldRule = Callable[[Any, FieldPath, FieldErrors], None]
-"""Checks a field that is present and has the right type."""
 ObjectRule = Callable[[Mapping[str, Any], FieldPath, FieldErrors], None]
 """Checks relations between the fields of an object, without fields of a wrong type."""
 
 
 # -- fields --
 
-_PORT_NAME: Final = re.compile(r"(?=.*[a-z])(?=.{1,15}$)[a-z0-9](?:-?[a-z0-9])*")
-_SUBDOMAIN: Final = re.compile(rf"{DNS_LABEL.pattern}(?:\.{DNS_LABEL.pattern})*")
-_KEY: Final = re.compile(r"(?!\.{1,2}$)(?!\.\.)[-._a-zA-Z0-9]{1,253}")
-_VARIABLE: Final = re.compile(r"[ -<>-~]+")  # printable ASCII except "="
-_HEADER: Final = re.compile(r"[-A-Za-z0-9]+")
-_KEY_HINT: Final = "a key is at most 63 letters, digits, '-', '_' and '.'; a domain and '/' may stand before it"
-_VALUE_HINT: Final = "at most 63 letters, digits, '-', '_' and '.', a letter or digit first and last"
-
-
-def _is(valid: Callable[[str], object], what: str, hint: str) -> FieldRule:
-    def check(value: str, loc: FieldPath, out: FieldErrors) -> None:
-        if value and not valid(value):
-            shown = value if len(value) <= 80 else f"{value[:77]}..."
-            out.error(loc, f"{shown!r} is not {what}", hint)
-
-    return check
-
-
-check_label_key: Final = _is(is_label_key, "the key of a label", _KEY_HINT)
-_label_value: Final = _is(is_label_value, "the value of a label", _VALUE_HINT)
-_key: Final = _is(_KEY.fullmatch, "a key of a ConfigMap or Secret", "letters, digits, '-', '_' and '.' only")
-_header: Final = _is(_HEADER.fullmatch, "the name of a header", "letters, digits and '-' only")
-
-
-def _choice(*known: str, empty: bool = True) -> FieldRule:
-    """One of the known values, or, if ``empty``, the empty text, which means that the field is not set."""
-
-    def check(value: str, loc: FieldPath, out: FieldErrors) -> None:
-        if value not in known and (value or not empty):
-            out.error(loc, unknown_value(value), suggestion(value, [one for one in known if one]))
-
-    return check
-
-
-def _between(least: int, most: int) -> FieldRule:
-    def check(value: int, loc: FieldPath, out: FieldErrors) -> None:
-        if not least <= value <= most:
-            out.error(loc, f"must be from {least} to {most}, not {value}", f"write a number from {least} to {most}")
-
-    return check
-
-
-def _file_mode(value: int, loc: FieldPath, out: FieldErrors) -> None:
-    if not 0 <= value <= 0o777:
-        out.error(loc, f"{value} is not a file mode", "write an octal number from 0000 to 0777, or its decimal value")
-
-
-def _not_negative(value: int, loc: FieldPath, out: FieldErrors) -> None:
-    if value < 0:
-        out.error(loc, f"must not be negative, not {value}", "write 0 or more")
-
-
-def _size(value: object, loc: FieldPath, out: FieldErrors) -> None:
-    check_quantity(value, loc, out)
-
-
-def _label(value: str, loc: FieldPath, out: FieldErrors) -> None:
-    if value:
-        check_label(value, loc, out)
-
-
-def _image(value: str, loc: FieldPath, out: FieldErrors) -> None:
-    if value != value.strip():
-        out.error(loc, "an image name has no blanks in it", "remove the blanks before and after it")
-    elif any(sign.isspace() for sign in value):
-        out.doubtful(loc, "an image name has no blanks in it")
-
-
-def check_subdomain(value: str, loc: FieldPath, out: FieldErrors) -> None:
-    """Check the name of an object."""
-    if value and (len(value) > 253 or not _SUBDOMAIN.fullmatch(value)):
-        better = re.sub(r"[^a-z0-9.]+", "-", value.lower()).strip("-.")[:253]
-        out.error(
-            loc,
-            f"{value!r} is not a valid Kubernetes name: lower-case letters, digits, '-' and '.' only",
-            f'write "{better}"' if _SUBDOMAIN.fullmatch(better) else "use the name of the object in the cluster",
-        )
-
-
-def label_rules(labels: Mapping[Any, Any], loc: FieldPath, out: FieldErrors) -> None:
-    """Check the keys and values of labels, or of a node selector."""
-    for key, value in labels.items():
-        if isinstance(key, str) and not is_label_key(key):
-            out.error((*loc, key), f"{key!r} is not the key of a label", _KEY_HINT)
-        if isinstance(value, str):
-            _label_value(value, (*loc, str(key)), out)
-
-
-def _annotations(annotations: Mapping[Any, Any], loc: FieldPath, out: FieldErrors) -> None:
-    size = 0
-    for key, value in annotations.items():
-        size += len(str(key)) + len(str(value))
-        if isinstance(key, str) and not is_label_key(key.lower()):
-            out.error((*loc, key), f"{key!r} is not the key of an annotation", _KEY_HINT)
-    if size > 256 * 1024:
-        out.error(loc, f"are {size} bytes together; 262144 are allowed", "put large values into a ConfigMap")
-
-
-def _port_number(value: int, loc: FieldPath, out: FieldErrors) -> None:
-    if not 1 <= value <= 65535:
-        message = f"is not a port: {describe_value(value)}; ports go from 1 to 65535"
-        out.error(loc, message, "write a number from 1 to 65535")
-
-
-def _host_port(value: int, loc: FieldPath, out: FieldErrors) -> None:
-    if value:  # 0 means no port
-        _port_number(value, loc, out)
-
-
-def _port_name(value: str, loc: FieldPath, out: FieldErrors) -> None:
-    if value and not _PORT_NAME.fullmatch(value):
-        rule = "at most 15 lower-case letters, digits and single '-', one letter at least"
-        out.error(loc, f"{value!r} is not a port name: {rule}", "choose a shorter name" if len(value) > 15 else "")
-
-
-def _port(value: int | str, loc: FieldPath, out: FieldErrors) -> None:
-    if isinstance(value, int):
-        _port_number(value, loc, out)
-    elif not _PORT_NAME.fullmatch(value):
-        hint = f"write {value} without quotes" if value.isdecimal() else "write a number, or a name from ports"
-        out.error(loc, f"{value!r} is not the name of a port", hint)
-
-
-def _address(value: str, loc: FieldPath, out: FieldErrors) -> None:
-    try:
-        ipaddress.ip_address(value)
-    except ValueError:
-        out.error(loc, f"{value!r} is not an IP address", "write an address such as 10.0.0.10")
-
-
-def _not_empty(rule: FieldRule) -> FieldRule:
-    """A text for which the empty text is not the same as no text."""
-
-    def check(value: str, loc: FieldPath, out: FieldErrors) -> None:
-        if value:
-            rule(value, loc, out)
-        else:
-            out.error(loc, "must not be empty", "add a value, or remove the field")
-
-    return check
-
-
-def _absolute(value: str, loc: FieldPath, out: FieldErrors) -> None:
-    if value and not value.startswith("/"):
-        out.doubtful(loc, f"{value!r} must be absolute", f"write /{value}")
-
-
-def _no_way_up(value: str, loc: FieldPath, out: FieldErrors) -> None:
-    if ".." in value.split("/"):
-        out.error(loc, f"{value!r} must not contain '..'", "write the path without '..'")
-
-
-def _inner_path(value: str, loc: FieldPath, out: FieldErrors) -> None:
-    if value.startswith("/"):
-        out.error(loc, f"{value!r} must be a relative path", f"write {value.lstrip('/') or 'a path inside the volume'}")
-    _no_way_up(value, loc, out)
-
-
-def _file_path(value: str, loc: FieldPath, out: FieldErrors) -> None:
-    _inner_path(value, loc, out)
-    if value.startswith("..") and not value.startswith("../") and value != "..":
-        out.error(loc, f"{value!r} must not start with '..'", "begin the name with another character")
-
-
-def _variable(value: str, loc: FieldPath, out: FieldErrors) -> None:
-    if "=" in value:
-        out.error(loc, f"{value!r}: the name of a variable has no '='", "use name: and value:")
-    elif value and not _VARIABLE.fullmatch(value):
-        out.error(loc, f"{value!r} is not the name of a variable", "letters, digits and '_' only")
-
-
-def _each(rule: FieldRule, kind: type = str) -> FieldRule:
-    def check(values: Iterable[Any], loc: FieldPath, out: FieldErrors) -> None:
-        for index, value in enumerate(values):
-            if isinstance(value, kind):
-                rule(value, (*loc, index), out)
-
-    return check
-
-
-def _driver(value: str, loc: FieldPath, out: FieldErrors) -> None:
-    check_subdomain(value.lower(), loc, out)
-    if len(value) > 63:
-        out.error(loc, f"has {len(value)} characters; 63 are allowed", "use the name that the driver registers")
-
-
-_label_values: Final = _each(_label_value)
-_ACCESS_MODE: Final = _choice("ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod", empty=False)
-_IQN: Final = _is(
+_label_values: Final = rules.each(rules.label_value)
+_ACCESS_MODE: Final = rules.choice("ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod", empty=False)
+_IQN: Final = rules.matches(
     re.compile(r"iqn\.\d{4}-\d{2}\.[-a-z0-9.]+(?::[!-~]*)?|eui\.[0-9A-Fa-f]{16}|naa\.[0-9A-Fa-f]{16,32}").fullmatch,
     "an iSCSI name",
     "write a name that starts with iqn., eui. or naa.",
 )
-_REGISTRY: Final = _is(
+_REGISTRY: Final = rules.matches(
     lambda value: all(re.fullmatch(r"[^:,]+:[^:,]+", one) for one in value.split(",")),
     "a list of addresses",
     "write HOST:PORT, or several separated by commas",
 )
-_USER: Final = _between(0, INT32_MAX)
-_WEIGHT: Final = _between(1, 100)
-_PARTITION: Final = _between(0, 255)
-_MODE: Final = {"defaultMode": _file_mode}
+_USER: Final = rules.between(0, INT32_MAX)
+_WEIGHT: Final = rules.between(1, 100)
+_PARTITION: Final = rules.between(0, 255)
+_MODE: Final = {"defaultMode": rules.file_mode}
 _LABEL_KEYS: Final = ("matchLabelKeys", "mismatchLabelKeys")
 _SELECTORS: Final = ("In", "NotIn", "Exists", "DoesNotExist")
-_PROFILE: Final = _choice("Localhost", "RuntimeDefault", "Unconfined")
-_HONOR: Final = _choice("Honor", "Ignore", empty=False)
-_PULL_POLICY: Final = _choice("Always", "IfNotPresent", "Never")
-_PATH_OF_SERVER: Final = _is(lambda path: path.startswith("/"), "an absolute path", "begin it with /")
-_SYSCTL: Final = _is(
+_PROFILE: Final = rules.choice("Localhost", "RuntimeDefault", "Unconfined")
+_HONOR: Final = rules.choice("Honor", "Ignore", empty=False)
+_PULL_POLICY: Final = rules.choice("Always", "IfNotPresent", "Never")
+_NO_SLASH: Final = rules.matches(lambda name: "/" not in name, "a name without '/'", "remove '/'")
+_PATH_OF_SERVER: Final = rules.matches(lambda path: path.startswith("/"), "an absolute path", "begin it with /")
+_SYSCTL: Final = rules.matches(
     re.compile(r"(?=.{1,253}$)(?:[a-z0-9](?:[-_a-z0-9]*[a-z0-9])?[./])*[a-z0-9](?:[-_a-z0-9]*[a-z0-9])?").fullmatch,
     "the name of a sysctl",
     "write a name such as net.core.somaxconn",
 )
-_WINDOWS_USER: Final = _is(
+_WINDOWS_USER: Final = rules.matches(
     re.compile(r"(?:[^\\]{1,256}\\)?(?![. ]*$)[^\"/\\:;|=,+*?<>@\[\]\0-\x1f]{1,104}").fullmatch,
     "the name of a Windows user",
     "write ContainerUser, or DOMAIN\\\\user",
 )
 
-_FIELD_RULES: Final[Mapping[str, Mapping[str, FieldRule]]] = {
+_FIELD_RULES: Final[Mapping[str, Mapping[str, rules.FieldRule]]] = {
     "PodSpec": {
-        "activeDeadlineSeconds": _between(1, INT32_MAX),
-        "terminationGracePeriodSeconds": _not_negative,
-        "restartPolicy": _choice("Always", "OnFailure", "Never"),
-        "dnsPolicy": _choice("ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"),
-        "preemptionPolicy": _choice("PreemptLowerPriority", "Never", empty=False),
-        "nodeSelector": label_rules,
-        "hostname": _label,
-        "subdomain": _label,
-        "hostnameOverride": check_subdomain,
-        "serviceAccountName": check_subdomain,
-        "priorityClassName": check_subdomain,
-        "runtimeClassName": check_subdomain,
-        "nodeName": check_subdomain,
+        "activeDeadlineSeconds": rules.between(1, INT32_MAX),
+        "terminationGracePeriodSeconds": rules.not_negative,
+        "restartPolicy": rules.choice("Always", "OnFailure", "Never"),
+        "dnsPolicy": rules.choice("ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"),
+        "preemptionPolicy": rules.choice("PreemptLowerPriority", "Never", empty=False),
+        "nodeSelector": rules.labels,
+        "hostname": rules.dns_label,
+        "subdomain": rules.dns_label,
+        "hostnameOverride": rules.subdomain,
+        "serviceAccountName": rules.subdomain,
+        "priorityClassName": rules.subdomain,
+        "runtimeClassName": rules.subdomain,
+        "nodeName": rules.subdomain,
     },
-    "ObjectMeta": {"labels": label_rules, "annotations": _annotations},
+    "ObjectMeta": {"labels": rules.labels, "annotations": rules.annotation_keys},
     "Container": {
-        "name": _label,
-        "image": _image,
+        "name": rules.dns_label,
+        "image": rules.image_name,
         "imagePullPolicy": _PULL_POLICY,
-        "terminationMessagePolicy": _choice("File", "FallbackToLogsOnError"),
-        "restartPolicy": _choice("Always", "OnFailure", "Never", empty=False),
+        "terminationMessagePolicy": rules.choice("File", "FallbackToLogsOnError"),
+        "restartPolicy": rules.choice("Always", "OnFailure", "Never", empty=False),
     },
-    "ContainerRestartRule": {"action": _choice("Restart", empty=False)},
-    "ContainerRestartRuleOnExitCodes": {"operator": _choice("In", "NotIn", empty=False)},
-    "ResourceClaim": {"request": _label},
+    "ContainerRestartRule": {"action": rules.choice("Restart", empty=False)},
+    "ContainerRestartRuleOnExitCodes": {"operator": rules.choice("In", "NotIn", empty=False)},
+    "ResourceClaim": {"request": rules.dns_label},
     "ContainerPort": {
-        "name": _port_name,
-        "containerPort": _port_number,
-        "hostPort": _host_port,
-        "protocol": _choice("TCP", "UDP", "SCTP"),
+        "name": rules.port_name,
+        "containerPort": rules.port_number,
+        "hostPort": rules.host_port,
+        "protocol": rules.choice("TCP", "UDP", "SCTP"),
     },
     "ContainerResizePolicy": {
-        "resourceName": _choice("cpu", "memory"),
-        "restartPolicy": _choice("NotRequired", "RestartContainer"),
+        "resourceName": rules.choice("cpu", "memory"),
+        "restartPolicy": rules.choice("NotRequired", "RestartContainer"),
     },
-    "EnvVar": {"name": _variable},
-    "EnvFromSource": {"prefix": _variable},
-    "ConfigMapKeySelector": {"name": check_subdomain, "key": _key},
-    "SecretKeySelector": {"name": check_subdomain, "key": _key},
-    "ConfigMapEnvSource": {"name": check_subdomain},
-    "SecretEnvSource": {"name": check_subdomain},
-    "ObjectFieldSelector": {"apiVersion": _choice("v1")},
-    "FileKeySelector": {"key": _variable, "volumeName": _label, "path": _no_way_up},
-    "Volume": {"name": _label},
+    "EnvVar": {"name": rules.variable_name},
+    "EnvFromSource": {"prefix": rules.variable_name},
+    "ConfigMapKeySelector": {"name": rules.subdomain, "key": rules.config_key},
+    "SecretKeySelector": {"name": rules.subdomain, "key": rules.config_key},
+    "ConfigMapEnvSource": {"name": rules.subdomain},
+    "SecretEnvSource": {"name": rules.subdomain},
+    "ObjectFieldSelector": {"apiVersion": rules.choice("v1")},
+    "FileKeySelector": {"key": rules.variable_name, "volumeName": rules.dns_label, "path": rules.path_without_dots},
+    "Volume": {"name": rules.dns_label},
     "VolumeMount": {
-        "mountPath": _absolute,
-        "subPath": _inner_path,
-        "subPathExpr": _inner_path,
-        "mountPropagation": _choice("None", "HostToContainer", "Bidirectional", empty=False),
-        "recursiveReadOnly": _choice("Disabled", "IfPossible", "Enabled", empty=False),
+        "mountPath": rules.absolute_path,
+        "subPath": rules.inner_path,
+        "subPathExpr": rules.inner_path,
+        "mountPropagation": rules.choice("None", "HostToContainer", "Bidirectional", empty=False),
+        "recursiveReadOnly": rules.choice("Disabled", "IfPossible", "Enabled", empty=False),
     },
-    "VolumeDevice": {"devicePath": _no_way_up},
-    "EmptyDirVolumeSource": {"sizeLimit": _size},
+    "VolumeDevice": {"devicePath": rules.path_without_dots},
+    "EmptyDirVolumeSource": {"sizeLimit": rules.amount},
     "HostPathVolumeSource": {
-        "path": _no_way_up,
-        "type": _choice(
+        "path": rules.path_without_dots,
+        "type": rules.choice(
             "", "DirectoryOrCreate", "Directory", "FileOrCreate", "File", "Socket", "CharDevice", "BlockDevice"
         ),
     },
     "NFSVolumeSource": {"path": _PATH_OF_SERVER},
-    "CSIVolumeSource": {"driver": _driver},
+    "CSIVolumeSource": {"driver": rules.csi_driver},
     "ImageVolumeSource": {"pullPolicy": _PULL_POLICY},
-    "GitRepoVolumeSource": {"directory": _inner_path},
+    "GitRepoVolumeSource": {"directory": rules.inner_path},
     "ISCSIVolumeSource": {"iqn": _IQN, "lun": _PARTITION},
     "FCVolumeSource": {"lun": _PARTITION},
     "AWSElasticBlockStoreVolumeSource": {"partition": _PARTITION},
     "GCEPersistentDiskVolumeSource": {"partition": _PARTITION},
     "AzureDiskVolumeSource": {
-        "cachingMode": _choice("None", "ReadOnly", "ReadWrite", empty=False),
-        "kind": _choice("Dedicated", "Managed", "Shared", empty=False),
+        "cachingMode": rules.choice("None", "ReadOnly", "ReadWrite", empty=False),
+        "kind": rules.choice("Dedicated", "Managed", "Shared", empty=False),
     },
-    "FlockerVolumeSource": {"datasetName": _is(lambda name: "/" not in name, "a name without '/'", "remove '/'")},
+    "FlockerVolumeSource": {
+        "datasetName": rules.matches(lambda name: "/" not in name, "a name without '/'", "remove '/'")
+    },
     "QuobyteVolumeSource": {"registry": _REGISTRY},
-    "StorageOSVolumeSource": {"volumeName": _label},
+    "StorageOSVolumeSource": {"volumeName": rules.dns_label},
     "PersistentVolumeClaimSpec": {
-        "accessModes": _each(_ACCESS_MODE),
-        "storageClassName": check_subdomain,
-        "volumeMode": _choice("Block", "Filesystem", empty=False),
+        "accessModes": rules.each(_ACCESS_MODE),
+        "storageClassName": rules.subdomain,
+        "volumeMode": rules.choice("Block", "Filesystem", empty=False),
     },
-    "KeyToPath": {"key": _key, "path": _file_path, "mode": _file_mode},
-    "DownwardAPIVolumeFile": {"path": _file_path, "mode": _file_mode},
+    "KeyToPath": {"key": rules.config_key, "path": rules.file_path, "mode": rules.file_mode},
+    "DownwardAPIVolumeFile": {"path": rules.file_path, "mode": rules.file_mode},
     **{f"{volume}VolumeSource": _MODE for volume in ("ConfigMap", "Secret", "DownwardAPI", "Projected")},
-    "ServiceAccountTokenProjection": {"expirationSeconds": _between(600, 2**32), "path": _file_path},
+    "ServiceAccountTokenProjection": {"expirationSeconds": rules.between(600, 2**32), "path": rules.file_path},
     "Probe": {
-        **dict.fromkeys(("initialDelaySeconds", "timeoutSeconds", "periodSeconds"), _not_negative),
-        **dict.fromkeys(("successThreshold", "failureThreshold"), _not_negative),
-        "terminationGracePeriodSeconds": _between(1, 2**63 - 1),
+        **dict.fromkeys(("initialDelaySeconds", "timeoutSeconds", "periodSeconds"), rules.not_negative),
+        **dict.fromkeys(("successThreshold", "failureThreshold"), rules.not_negative),
+        "terminationGracePeriodSeconds": rules.between(1, 2**63 - 1),
     },
-    "HTTPGetAction": {"port": _port, "scheme": _choice("HTTP", "HTTPS")},
-    "HTTPHeader": {"name": _header},
-    "TCPSocketAction": {"port": _port},
-    "GRPCAction": {"port": _port},
+    "HTTPGetAction": {"port": rules.port, "scheme": rules.choice("HTTP", "HTTPS")},
+    "HTTPHeader": {"name": rules.header_name},
+    "TCPSocketAction": {"port": rules.port},
+    "GRPCAction": {"port": rules.port},
     "SecurityContext": {
         "runAsUser": _USER,
         "runAsGroup": _USER,
-        "procMount": _choice("Default", "Unmasked", empty=False),
+        "procMount": rules.choice("Default", "Unmasked", empty=False),
     },
     "PodSecurityContext": {
         "runAsUser": _USER,
         "runAsGroup": _USER,
         "fsGroup": _USER,
-        "supplementalGroups": _each(_USER, int),
-        "fsGroupChangePolicy": _choice("OnRootMismatch", "Always", empty=False),
-        "supplementalGroupsPolicy": _choice("Merge", "Strict", empty=False),
-        "seLinuxChangePolicy": _choice("MountOption", "Recursive", empty=False),
+        "supplementalGroups": rules.each(_USER, int),
+        "fsGroupChangePolicy": rules.choice("OnRootMismatch", "Always", empty=False),
+        "supplementalGroupsPolicy": rules.choice("Merge", "Strict", empty=False),
+        "seLinuxChangePolicy": rules.choice("MountOption", "Recursive", empty=False),
     },
     "WindowsSecurityContextOptions": {
-        "gmsaCredentialSpecName": _not_empty(check_subdomain),
-        "gmsaCredentialSpec": _not_empty(lambda *_: None),
-        "runAsUserName": _not_empty(_WINDOWS_USER),
+        "gmsaCredentialSpecName": rules.not_empty(rules.subdomain),
+        "gmsaCredentialSpec": rules.not_empty(lambda *_: None),
+        "runAsUserName": rules.not_empty(_WINDOWS_USER),
     },
-    "SeccompProfile": {"type": _PROFILE, "localhostProfile": _inner_path},
+    "SeccompProfile": {"type": _PROFILE, "localhostProfile": rules.inner_path},
     "AppArmorProfile": {"type": _PROFILE},
     "Sysctl": {"name": _SYSCTL},
-    "PodOS": {"name": _choice("linux", "windows")},
-    "PodDNSConfig": {"nameservers": _each(_address)},
-    "HostAlias": {"ip": _address, "hostnames": _each(_not_empty(check_subdomain))},
-    "PodReadinessGate": {"conditionType": check_label_key},
-    "PodSchedulingGate": {"name": check_label_key},
+    "PodOS": {"name": rules.choice("linux", "windows")},
+    "PodDNSConfig": {"nameservers": rules.each(rules.address)},
+    "HostAlias": {"ip": rules.address, "hostnames": rules.each(rules.not_empty(rules.subdomain))},
+    "PodReadinessGate": {"conditionType": rules.label_key},
+    "PodSchedulingGate": {"name": rules.label_key},
     "PodResourceClaim": {
-        "name": _label,
-        **dict.fromkeys(("resourceClaimName", "resourceClaimTemplateName"), _not_empty(check_subdomain)),
+        "name": rules.dns_label,
+        **dict.fromkeys(("resourceClaimName", "resourceClaimTemplateName"), rules.not_empty(rules.subdomain)),
     },
     "Toleration": {
-        "key": check_label_key,
-        "operator": _choice("Exists", "Equal", "Lt", "Gt"),
-        "effect": _choice("NoSchedule", "PreferNoSchedule", "NoExecute"),
+        "key": rules.label_key,
+        "operator": rules.choice("Exists", "Equal", "Lt", "Gt"),
+        "effect": rules.choice("NoSchedule", "PreferNoSchedule", "NoExecute"),
     },
-    "NodeSelectorRequirement": {"operator": _choice(*_SELECTORS, "Gt", "Lt")},
-    "LabelSelectorRequirement": {"operator": _choice(*_SELECTORS), "key": check_label_key, "values": _label_values},
-    "LabelSelector": {"matchLabels": label_rules},
+    "NodeSelectorRequirement": {"operator": rules.choice(*_SELECTORS, "Gt", "Lt")},
+    "LabelSelectorRequirement": {
+        "operator": rules.choice(*_SELECTORS),
+        "key": rules.label_key,
+        "values": _label_values,
+    },
+    "LabelSelector": {"matchLabels": rules.labels},
     "PreferredSchedulingTerm": {"weight": _WEIGHT},
     "WeightedPodAffinityTerm": {"weight": _WEIGHT},
     "PodAffinityTerm": {
-        "topologyKey": check_label_key,
-        "namespaces": _each(_not_empty(_label)),
-        **dict.fromkeys(_LABEL_KEYS, _each(_not_empty(check_label_key))),
+        "topologyKey": rules.label_key,
+        "namespaces": rules.each(rules.not_empty(rules.dns_label)),
+        **dict.fromkeys(_LABEL_KEYS, rules.each(rules.not_empty(rules.label_key))),
     },
     "TopologySpreadConstraint": {
-        "maxSkew": _between(1, INT32_MAX),
-        "minDomains": _between(1, INT32_MAX),
-        "whenUnsatisfiable": _choice("DoNotSchedule", "ScheduleAnyway"),
+        "maxSkew": rules.between(1, INT32_MAX),
+        "minDomains": rules.between(1, INT32_MAX),
+        "whenUnsatisfiable": rules.choice("DoNotSchedule", "ScheduleAnyway"),
         "nodeAffinityPolicy": _HONOR,
         "nodeTaintsPolicy": _HONOR,
-        **dict.fromkeys(_LABEL_KEYS, _each(_not_empty(check_label_key))),
+        **dict.fromkeys(_LABEL_KEYS, rules.each(rules.not_empty(rules.label_key))),
     },
 }
 
@@ -527,7 +345,7 @@ def _check_field(source: Mapping[str, Any], known: tuple[str, ...], loc: FieldPa
     if subscript := _SUBSCRIPT.fullmatch(path):
         key = subscript[2]
         if not is_label_key(key.lower() if subscript[1] == "annotations" else key):
-            out.error(place, f"{key!r} is not the key of a label or annotation", _KEY_HINT)
+            out.error(place, f"{key!r} is not the key of a label or annotation", rules.KEY_HINT)
         return
     same = next((one for one in known if one.endswith(f".{path.rpartition('.')[2]}")), "")
     hint = f"did you mean {same}?" if same else suggestion(path, known)
@@ -562,7 +380,7 @@ def _check_toleration(found: Mapping[str, Any], loc: FieldPath, out: FieldErrors
     elif not found.get("key") and operator != "Exists" and not out.has_error_in(loc):
         out.error((*loc, "operator"), "without a key must be Exists", "add key:, or write operator: Exists")
     elif operator == "Equal" and isinstance(value, str) and not is_label_value(value):
-        out.error((*loc, "value"), f"{value!r} is not the value of a taint", _VALUE_HINT)
+        out.error((*loc, "value"), f"{value!r} is not the value of a taint", rules.VALUE_HINT)
     elif operator in ("Lt", "Gt") and not re.fullmatch(r"-?(?:0|[1-9][0-9]{0,18})", str(value or "")):
         out.error((*loc, "value"), f"must be a whole number in quotes with operator {operator}", 'write "10"')
     if found.get("tolerationSeconds") is not None and found.get("effect") != "NoExecute":
@@ -580,9 +398,9 @@ def _check_node_requirement(found: Mapping[str, Any], loc: FieldPath, out: Field
         elif len(values := found.get("values") or ()) > 1:
             out.error((*loc, "values"), "must be one name of a node", "write a term for each node")
         else:
-            _each(_not_empty(check_subdomain))(values, (*loc, "values"), out)
+            rules.each(rules.not_empty(rules.subdomain))(values, (*loc, "values"), out)
     else:
-        check_label_key(key or "", (*loc, "key"), out)
+        rules.label_key(key or "", (*loc, "key"), out)
         if "preferredDuringSchedulingIgnoredDuringExecution" not in loc:
             _label_values(found.get("values") or (), (*loc, "values"), out)
 
@@ -660,7 +478,7 @@ def _check_csi(found: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> No
     secret, place = found.get("nodePublishSecretRef"), (*loc, "nodePublishSecretRef", "name")
     if isinstance(secret, Mapping):
         if secret.get("name"):
-            check_subdomain(str(secret["name"]), place, out)
+            rules.subdomain(str(secret["name"]), place, out)
         else:
             out.error(place, MISSING, "add name: with the name of the Secret")
 
@@ -701,7 +519,7 @@ def _check_dns(found: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> No
         out.error((*loc, "searches"), "more than 32 search domains, or 2048 characters", "remove some")
     for index, search in enumerate(searches):
         if isinstance(search, str) and search != ".":
-            _not_empty(check_subdomain)(search.removesuffix(".").replace("_", "a"), (*loc, "searches", index), out)
+            rules.not_empty(rules.subdomain)(search.removesuffix(".").replace("_", "a"), (*loc, "searches", index), out)
 
 
 def _check_probe(probe: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:

@@ -18,6 +18,7 @@ from tf_dist.cluster.api import LIMIT_RANGES, PRIORITY_CLASSES, Object, has_ende
 from tf_dist.cluster.api_errors import AdmissionDenied, BadRequest, Invalid
 from tf_dist.cluster.apiserver.storage.api_resources import Kind, ResourceRegistry, kind_from_crd
 from tf_dist.cluster.apiserver.storage.store import Clock, Key, Store, deep_copy_json
+from tf_dist.core.dialects.companions import check_companion
 from tf_dist.core.dialects.field_errors import MISSING, FieldErrors
 from tf_dist.core.dialects.pod_rules import check_rules
 from tf_dist.core.dialects.pod_template import DEFAULT_GRACE_SECONDS, check_spec, require_container
@@ -295,7 +296,11 @@ def _pod_spec_problems(pod: Object) -> Iterator[Problem]:
     require_container(pod, (), out)
     check_rules(pod["spec"], "PodSpec", ("spec",), out)
     check_spec(pod["spec"], ("spec",), out)
-    for problem in out.errors:
+    return _in_words_of_server(out.errors)
+
+
+def _in_words_of_server(problems: Iterable[Problem]) -> Iterator[Problem]:
+    for problem in problems:
         if problem.message == MISSING:
             yield Problem(problem.path, "Required value", problem.hint)
         elif problem.message.startswith("unknown value"):
@@ -358,18 +363,16 @@ _CLASSES: Final = f"{PRIORITY_CLASSES.plural}.{PRIORITY_CLASSES.group}"
 _SYSTEM_PRIORITIES: Final = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 
 
+def _companion_rules(kind: Kind, obj: Object, old: Object | None) -> None:
+    out = FieldErrors(strict=False, advice=False)
+    check_companion(obj, out)
+    _require(kind, obj, _in_words_of_server(out.errors))
+
+
 def _service_rules(kind: Kind, service: Object, old: Object | None) -> None:
     spec = service.setdefault("spec", {})
     ports = spec.get("ports") or []
-    problems = []
-    if not ports and spec.get("clusterIP") != "None" and spec.get("type") != "ExternalName":
-        problems.append(Problem("spec.ports", "Required value"))
-    for at, port in enumerate(ports):
-        if not 0 < port.get("port", 0) < 65536:
-            problems.append(Problem(f"spec.ports[{at}].port", "Invalid value: must be between 1 and 65535, inclusive"))
-        if len(ports) > 1 and not port.get("name"):
-            problems.append(Problem(f"spec.ports[{at}].name", "Required value"))
-    _require(kind, service, problems)
+    _companion_rules(kind, service, old)
     spec.setdefault("type", "ClusterIP")
     spec.setdefault("sessionAffinity", "None")
     for port in ports:
@@ -391,6 +394,7 @@ def _new_service(context: ServerContext, service: Object) -> None:
 
 
 def _secret_rules(kind: Kind, secret: Object, old: Object | None) -> None:
+    _companion_rules(kind, secret, old)
     secret.setdefault("type", "Opaque")
     if plain := secret.pop("stringData", None):
         encoded = {key: base64.b64encode(value.encode()).decode() for key, value in plain.items()}
@@ -426,6 +430,8 @@ def _new_crd(context: ServerContext, crd: Object) -> None:
 
 _RULES: Final[Mapping[str, Callable[[Kind, Object, Object | None], None]]] = {
     "pods": _pod_rules,
+    "configmaps": _companion_rules,
+    "persistentvolumeclaims": _companion_rules,
     "services": _service_rules,
     "secrets": _secret_rules,
     "customresourcedefinitions.apiextensions.k8s.io": _crd_rules,

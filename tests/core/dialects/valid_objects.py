@@ -1,4 +1,4 @@
-"""Valid pod templates that together use the fields of a pod, and changes of single values."""
+"""Valid pod templates and companion objects that together use all fields, and changes of single values."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ Loc = tuple[str | int, ...]
 TEXTS = ("", "A_B", "a" * 64, "a" * 254, "a b", "ü", "-x", "a/b", "..", "../x", "/abs", "a.b", "1", "always", "x" * 999)
 NUMBERS = (-1, 0, 1, 101, 512, 70000, 2**31, 2**63, 1.5, "5")
 KEYS = ("A b", "a" * 300, "", "/x", "x/y/z", "Ünï")
-FIXED: tuple[Loc, ...] = (("metadata",), ("spec",), ("spec", "containers", 0), ("spec", "restartPolicy"))
+FIXED: tuple[Loc, ...] = (
+    ("apiVersion",),
+    ("kind",),
+    ("metadata",),
+    ("spec",),
+    ("spec", "containers", 0),
+    ("spec", "restartPolicy"),
+)
 
 
-def templates() -> dict[str, Object]:
-    """Valid templates by their names."""
-    found = yaml.safe_load(Path(__file__).with_name("pod_templates.yaml").read_text())
-    of_volumes = {
-        name: {"spec": {"volumes": [{"name": "v", name: source}]}} for name, source in found["volumes"].items()
-    }
-    return {name: template(**added) for name, added in {**found["templates"], **of_volumes}.items()}
+_FILE = yaml.safe_load(Path(__file__).with_name("valid_objects.yaml").read_text())
 
 
 def template(spec: Object | None = None, container: Object | None = None, metadata: Object | None = None) -> Object:
@@ -31,11 +32,18 @@ def template(spec: Object | None = None, container: Object | None = None, metada
     return {"metadata": metadata or {}, "spec": {"containers": [main], "restartPolicy": "Never", **(spec or {})}}
 
 
-TEMPLATES = templates()
+_VOLUMES = {name: {"spec": {"volumes": [{"name": "v", name: source}]}} for name, source in _FILE["volumes"].items()}
+TEMPLATES = {name: template(**added) for name, added in {**_FILE["templates"], **_VOLUMES}.items()}
+"""Valid pod templates."""
+_METADATA: Object = {"name": "my-name", "labels": {"a": "b"}, "annotations": {"c": "d"}}
+COMPANIONS: dict[str, Object] = {
+    name: {"apiVersion": "v1", "metadata": _METADATA, **content} for name, content in _FILE["companions"].items()
+}
+"""Valid companion objects."""
 
 
-def changed_templates(valid: Object) -> Iterator[tuple[Loc, Any, Object]]:
-    """The template with one value replaced, with the value's path and the new value."""
+def changed_objects(valid: Object) -> Iterator[tuple[Loc, Any, Object]]:
+    """The object with one value replaced, with the value's path and the new value."""
     for loc, value in values(valid):
         if loc and loc not in FIXED and loc[-1] != "image":  # an API server accepts images that no kubelet can pull
             for new in changes(value):
@@ -65,8 +73,8 @@ def changes(value: Any) -> Iterator[Any]:
             yield from ({**value, key: "v"} for key in KEYS)
 
 
-def replaced(template: Object, loc: Loc, value: Any) -> Object:
-    found: Object = copy.deepcopy(template)
+def replaced(valid: Object, loc: Loc, value: Any) -> Object:
+    found: Object = copy.deepcopy(valid)
     at: Any = found
     for key in loc[:-1]:
         at = at[key]
