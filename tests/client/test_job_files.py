@@ -199,3 +199,21 @@ def test_secret_accepts_base64_with_line_breaks(tmp_path: Path) -> None:
     secret = "apiVersion: v1\nkind: Secret\nmetadata: {name: a}\ndata:\n  token: |\n    bXkg\n    dG9rZW4=\n"
     (tmp_path / "job.yaml").write_text(secret)
     assert not load_job_files([str(tmp_path / "job.yaml")]).problems
+
+
+def test_object_without_namespace_is_in_default_namespace() -> None:
+    named = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n"
+    texts = {"a": named, "b": named.replace("name: a", "name: a, namespace: default")}
+    found = load_job_files(["a", "b"], texts=texts)
+    assert [problem_text(one) for one in found.problems] == ["b:3: metadata.name: ConfigMap a appears twice: in a too"]
+    other = {**texts, "b": texts["b"].replace("namespace: default", "namespace: other")}
+    assert load_job_files(["a", "b"], texts=other).problems == ()
+
+
+@pytest.mark.parametrize("accepted", [True, False])
+def test_volcano_queue_is_accepted_only_on_request(accepted: bool) -> None:
+    queue = "apiVersion: scheduling.volcano.sh/v1beta1\nkind: Queue\nmetadata: {name: a}\nspec: {weight: 1}\n"
+    found = load_job_files(["a", "b"], texts={"a": queue, "b": SETTINGS.decode()}, volcano_queues=accepted)
+    assert len(found.volcano_queues) == accepted
+    assert bool(found.errors) is not accepted
+    assert [one.content["kind"] for one in found.companions] == ["ConfigMap"]

@@ -13,7 +13,7 @@ import pytest
 from tests.controller.harness import disturbed, tfjob
 from tf_dist.client.monitor import JobEvent, JobInformer, ObjectChanged, ObjectsListed, WaitSteps
 from tf_dist.client.stored_jobs import StoredJob
-from tf_dist.client.wait import GoalNotReached, goal_steps, run_on_loop, wait_for, wait_goal, wait_on_loop
+from tf_dist.client.wait import GoalNotReached, goal_steps, outcome_now, run_on_loop, wait_for, wait_goal, wait_on_loop
 from tf_dist.cluster.api import TFJOBS
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.core.diagnostics.outcome import OutcomeKind
@@ -190,3 +190,14 @@ def test_event_loop_is_not_kept_alive() -> None:
     loop = asyncio.run(crowd())
     gc.collect()
     assert loop() is None
+
+
+def test_outcome_of_job_that_was_replaced_is_that_it_was_deleted() -> None:
+    memory = MemoryCluster()
+    job = stored(memory, "Succeeded")
+    memory.delete(TFJOBS, job.namespace, job.name)
+    found = outcome_now(memory, job)
+    assert found is not None
+    assert (found.kind, found.reason) == (OutcomeKind.DELETED, "Deleted")
+    stored(memory, "Running")
+    assert outcome_now(memory, job) == found

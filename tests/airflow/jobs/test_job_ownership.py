@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
 from tests.airflow.site import document
 from tests.controller.harness import START, Clock, disturbed
-from tf_dist.airflow.jobs.job_ownership import OwnershipLost, adopt_job, candidate, delete_if_owned, mark_result_used
-from tf_dist.airflow.jobs.task_identity import MARKED_FOR_DELETION, OWNER_ANNOTATION, RESULT_USED, annotations_of
+from tf_dist.airflow.jobs.job_ownership import (
+    OwnershipLost,
+    adopt_job,
+    candidate,
+    delete_if_owned,
+    delete_orphans,
+    mark_result_used,
+    orphan_annotation,
+)
+from tf_dist.airflow.jobs.task_identity import (
+    INSTANCE_ANNOTATION,
+    MARKED_FOR_DELETION,
+    OWNER_ANNOTATION,
+    RESULT_USED,
+    TaskInstanceKey,
+    annotations_of,
+)
 from tf_dist.client.stored_jobs import StoredJob
 from tf_dist.cluster.api import TFJOBS, Cluster
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
@@ -146,3 +162,42 @@ def test_adoption_retries_after_conflicts() -> None:
         assert annotations_of(cluster.get(TFJOBS, "default", "job"))[OWNER_ANNOTATION] == "two/2"
         with pytest.raises(Conflict, match="keeps changing"):
             adopt_job(cast(Cluster, Busy(cluster, 1000)), job, "three/3")
+
+
+ENDED = TaskInstanceKey(deployment="prod", dag_id="first", run_id="run", task_id="train")
+ORPHANS = {
+    "ended": ENDED,
+    "mapped": replace(ENDED, map_index=3),
+    "other-run": replace(ENDED, run_id="later"),
+    "other-task": replace(ENDED, task_id="tune"),
+    "other-dag": replace(ENDED, dag_id="second"),
+    "other-deployment": replace(ENDED, deployment="test"),
+}
+
+
+def test_only_jobs_of_ended_tasks_of_same_deployment_are_orphans() -> None:
+    states = {"first": {"run": {"train": "failed", "train_3": "running"}, "later": {"train": "deferred"}}}
+    asked: list[dict[str, Any]] = []
+
+    def ask(*, dag_id: str, task_ids: list[str], run_ids: list[str]) -> Any:
+        asked.append({"dag_id": dag_id, "task_ids": task_ids, "run_ids": run_ids})
+        return states.get(dag_id, {"run": {"train": "running"}})
+
+    with MemoryCluster() as cluster:
+        for name, key in ORPHANS.items():
+            body = document(name=name)
+            body["metadata"] |= {
+                "labels": key.labels(1),
+                "annotations": {**orphan_annotation(key), OWNER_ANNOTATION: name},
+            }
+            cluster.create(TFJOBS, "default", body)
+        foreign = document(name="not-a-task")
+        foreign["metadata"] |= {"labels": ENDED.labels(1), "annotations": {INSTANCE_ANNOTATION: "[]"}}
+        cluster.create(TFJOBS, "default", foreign)
+        assert delete_orphans(cluster, TFJOBS, "default", "prod", ask) == ["ended"]
+        left = {one["metadata"]["name"] for one in cluster.list(TFJOBS, "default").items}
+    assert left == {*ORPHANS, "not-a-task"} - {"ended"}
+    assert sorted(asked, key=str) == [
+        {"dag_id": "first", "task_ids": ["train", "tune"], "run_ids": ["later", "run"]},
+        {"dag_id": "second", "task_ids": ["train"], "run_ids": ["run"]},
+    ]

@@ -113,6 +113,8 @@ def test_reports_unused_fields_that_are_left_out():
     ("change", "value", "path"),
     [
         ("spec.plugins.ssh", [], "spec.plugins.ssh"),
+        ("spec.runningEstimate", "1h", "spec.runningEstimate"),
+        ("spec.tasks.0.topologyPolicy", "best-effort", "spec.tasks[0].topologyPolicy"),
         ("metadata.annotations", {"sla-waiting-time": "1m"}, 'metadata.annotations["volcano.sh/sla-waiting-time"]'),
         ("metadata.annotations", {"volcano.sh/preemptable": "no"}, 'metadata.annotations["volcano.sh/preemptable"]'),
         (

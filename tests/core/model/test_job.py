@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
+
 from tests.core.builders import replicas, template, v1_job, volcano_job
-from tf_dist.core.model.job import MAX_REPLICAS, RunPolicy, priority_class
+from tf_dist.core.model.job import MAX_REPLICAS, RunPolicy, priority_class, stored_index
 
 
 def test_priority_class_of_tfjob_does_not_depend_on_order_of_mapping() -> None:
@@ -35,3 +37,14 @@ def test_replica_ids_are_cached_only_for_usual_sizes() -> None:
     assert huge.ids is not huge.ids
     assert [str(one) for one in usual.ids] == [f"worker-{index}" for index in range(8)]
     assert len(huge.ids) == MAX_REPLICAS
+
+
+@pytest.mark.parametrize("written", ["0", "7", "99999", "007"])
+def test_index_is_decimal_number(written: str) -> None:
+    assert stored_index(written) == int(written)
+
+
+@pytest.mark.parametrize("written", ["", " 1", "+1", "-1", "1.0", "x", "100000", "0000001", "\u0661", "\u00b2", "1_0"])
+def test_index_must_be_short_ascii_number(written: str) -> None:
+    with pytest.raises(ValueError, match="is not an index of a replica"):
+        stored_index(written)

@@ -23,6 +23,7 @@ def ssh_job(plugin: SSHPlugin | None = None, **hosts: str) -> Job:
 
 def texts(job: Job, pair: KeyPair | None = None) -> dict[str, str]:
     secret = key_secret(job)
+    assert (secret["apiVersion"], secret["kind"]) == ("v1", "Secret")
     data = (with_key_pair(secret, pair) if pair else secret)["data"]
     return {key: base64.b64decode(value).decode() for key, value in data.items()}
 
