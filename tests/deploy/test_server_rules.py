@@ -24,7 +24,6 @@ PLURALS = {"ConfigMap": "configmaps", "Secret": "secrets", "Service": "services"
 STRICTER = (
     ("containers", 0, "name"),  # a TFJob needs its container
     ("terminationGracePeriodSeconds",),  # an API server takes a negative number for 1
-    ("mountPath",),  # the kubelet begins a relative path with /
     ("key",),  # a key that no ConfigMap can have
     ("localhostProfile",),  # an empty profile
     ("clusterTrustBundle",),  # the feature is not enabled by default

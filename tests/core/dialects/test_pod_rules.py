@@ -572,13 +572,19 @@ def test_pod_requests_must_cover_container_requests(pod: dict[str, Any], contain
 
 
 def test_lenient_parse_warns_of_pod_mistakes():
-    document = with_pod({}, {"volumeMounts": [{"name": "data", "mountPath": "data"}]})
-    assert paths(parse(document, strict=False).warnings) == [f"{AT}.spec.containers[0].volumeMounts[0].mountPath"]
-    assert only_error(document).path == f"{AT}.spec.containers[0].volumeMounts[0].mountPath"
+    document = with_pod({}, {"image": "my image"})
+    assert paths(parse(document, strict=False).warnings) == [f"{AT}.spec.containers[0].image"]
+    assert only_error(document).path == f"{AT}.spec.containers[0].image"
 
 
 def test_keys_of_other_kubernetes_versions_are_known():
     assert not warnings(with_pod({"schedulingGroup": {}}, {}))
+
+
+def test_warns_of_relative_mount_path() -> None:
+    (found,) = warnings(with_pod({}, {"volumeMounts": [{"name": "data", "mountPath": "x"}]}))
+    assert found.path.endswith("volumeMounts[0].mountPath")
+    assert found.hint == "write /x"
 
 
 @pytest.mark.parametrize("name", TEMPLATES)

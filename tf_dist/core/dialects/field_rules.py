@@ -178,9 +178,9 @@ def not_empty(rule: FieldRule) -> FieldRule:
 
 
 def absolute_path(value: str, loc: FieldPath, out: FieldErrors) -> None:
-    """A path that begins with /."""
+    """A path that should begin with /; an API server accepts others."""
     if value and not value.startswith("/"):
-        out.doubtful(loc, f"{value!r} must be absolute", f"write /{value}")
+        out.warn(loc, f"{value!r} is relative: the kubelet mounts the volume at /{value}", f"write /{value}")
 
 
 def path_without_dots(value: str, loc: FieldPath, out: FieldErrors) -> None:

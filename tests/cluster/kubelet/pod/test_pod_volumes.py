@@ -80,11 +80,12 @@ def test_keys_that_are_not_file_names_are_refused(key: str) -> None:
         ({"volumes": [{"name": "v", "hostPath": {"path": "/tmp/../etc"}}]}, "hostPath"),
         ({"hostname": "a\n10.0.0.1\tother"}, "hostname"),
         ({"subdomain": "../x"}, "subdomain"),
-        ({"mount": {"mountPath": "v"}}, "mountPath"),
+        ({"mount": {"mountPath": "v/../../etc"}}, "mountPath"),
         ({"mount": {"mountPath": "/v/../../etc"}}, "mountPath"),
         ({"mount": {"subPath": "../x"}}, "subPath"),
         ({"mount": {"subPath": "/etc"}}, "subPath"),
         ({"mount": {"subPathExpr": "$(UP)/x"}}, "subPath"),
+        ({"mount": {"subPathExpr": "$(DOWN)/$(UP)$$(X)"}}, "has no variable DOWN"),
     ],
 )
 def test_invalid_names_and_paths_fail_pod(isolated: Bench, spec: Object, message: str) -> None:
@@ -95,6 +96,13 @@ def test_invalid_names_and_paths_fail_pod(isolated: Bench, spec: Object, message
     status = isolated.run_unchecked(sh("one", "true", volumes=volumes, container=container, **spec))
     assert (status["phase"], status["reason"]) == ("Failed", "CreateContainerConfigError")
     assert message in status["message"]
+
+
+def test_relative_mount_path_begins_at_root(isolated: Bench) -> None:
+    container = {"volumeMounts": [{"name": "v", "mountPath": "v", "subPathExpr": "a-$(POD)"}]}
+    container |= {"env": [{"name": "POD", "value": "one"}]}  # type: ignore[dict-item]
+    made = sh("one", "touch /v/f", volumes=[{"name": "v", "emptyDir": {}}], container=container)
+    assert isolated.run(made)["phase"] == "Succeeded"
 
 
 def linking(target: str, *, kind: Object | None = None) -> Object:

@@ -169,7 +169,7 @@ def _mounts(container: Object, env: Mapping[str, str]) -> list[VolumeMount]:
     return [
         VolumeMount(
             item["name"],
-            check_absolute_path(item["mountPath"], "mountPath"),
+            check_absolute_path(f"/{item['mountPath'].removeprefix('/')}", "mountPath"),  # as the kubelet reads it
             _sub_path(item, env),
             bool(item.get("readOnly")),
         )
@@ -180,7 +180,11 @@ def _mounts(container: Object, env: Mapping[str, str]) -> list[VolumeMount]:
 
 
 def _sub_path(item: Object, env: Mapping[str, str]) -> str:
-    path = expand(item["subPathExpr"], env) if item.get("subPathExpr") else item.get("subPath", "")
+    written = item.get("subPathExpr") or ""
+    missing = sorted({name for name in _REFERENCE.findall(written) if name and name not in env})
+    if missing:
+        raise config_error(f"subPathExpr {written!r}: the container has no variable {' and '.join(missing)}")
+    path = expand(written, env) or item.get("subPath", "")
     return check_relative_path(path, "subPath") if path else ""
 
 
