@@ -7,6 +7,7 @@ import json
 import re
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from tests.argo.test_steps import LEAF, command_line, made, template  # noqa: E4
 from tests.core.dialects.documents import v1, v1alpha1, volcano  # noqa: E402
 from tf_dist.argo import IMAGE, Input, TFJobStep, cleanup_step, tf_job_resource, wait_admitted_step  # noqa: E402
 from tf_dist.argo.launcher.step_job import step_document  # noqa: E402
+from tf_dist.argo.step_arguments import ROWS  # noqa: E402
 from tf_dist.core.dialects import read  # noqa: E402
 from tf_dist.errors import InvalidJob  # noqa: E402
 
@@ -113,6 +115,19 @@ def memoized(key: str) -> Any:
 def test_invalid_argument_fails_at_definition(arguments: dict[str, Any], told: str) -> None:
     with pytest.raises(InvalidJob, match=re.escape(told)):
         step(**arguments)
+
+
+STRANGE: tuple[Any, ...] = (
+    *("", -1, 0, 1.5, 1e99, float("nan"), True, [], {}, "x" * 5000, "-1s", b"x", object(), ["a", 1], {"a": 1}, {1: 2}),
+    *({"a": {"b": None}}, ("x",), {"x"}, "{{ params.x }}", "\0"),
+)
+
+
+@pytest.mark.parametrize("name", ["labels", "annotations", *ROWS])
+def test_any_value_of_argument_is_accepted_or_reported(name: str) -> None:
+    for value in STRANGE:
+        with suppress(InvalidJob), warnings.catch_warnings(action="ignore"):
+            step(**{name: value})
 
 
 def test_accepts_hera_models() -> None:

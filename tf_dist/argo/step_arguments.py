@@ -129,7 +129,8 @@ def _type_problems(step: TFJobStep) -> Iterator[Problem]:
     for name in ("metrics_artifact", "checkpoint_artifact"):
         yield from SWITCH.problems(name, getattr(step, name), lambda _: False)
     for name in ("labels", "annotations"):
-        yield from argument_problems(name, getattr(step, name), is_reference)
+        given = getattr(step, name)  # a reference can be in it, but not in place of it
+        yield from argument_problems(name, given, is_reference if isinstance(given, Mapping) else lambda _: False)
     for name in ("inputs", "outputs"):
         for one in as_list(getattr(step, name)):
             if not isinstance(one, (*_PUTS, dict) if name == "inputs" else _PUTS):

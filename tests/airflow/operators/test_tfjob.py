@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +172,28 @@ def test_invalid_options_fail_when_dag_is_parsed(operator: MakeOperator, argumen
     with pytest.raises(InvalidJob, match=told) as caught:
         operator(document(), **arguments)
     assert all(problem.hint for problem in caught.value.problems)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_any_value_of_option_is_accepted_or_reported(name: str) -> None:
+    strange = (
+        "",
+        -1,
+        1.5,
+        float("nan"),
+        [],
+        {},
+        "x" * 5000,
+        b"x",
+        object(),
+        ["a", 1],
+        {1: 2},
+        {"a": {"b": None}},
+        {"x"},
+    )
+    for value in strange:
+        with suppress(InvalidJob):
+            TFJobOperator(**{"task_id": "train", "job": document(), name: value})
 
 
 @pytest.mark.parametrize("argument", ["admission_timeout", "startup_timeout_seconds", "poll_interval"])

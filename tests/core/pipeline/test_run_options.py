@@ -192,6 +192,8 @@ def test_checks_choices_and_job_names() -> None:
     (problem,) = choice_problems("on_term", "delte", ("auto", "delete"))
     assert str(problem) == "on_term: 'delte' is not one of auto, delete (did you mean delete?)"
     assert [*choice_problems("on_term", "auto", ("auto", "delete"))] == []
+    for strange in ([], {}, None, 1, ["auto"]):
+        assert len([*choice_problems("on_term", strange, {"auto": 1, "delete": 2})]) == 1
     assert [bool([*job_name_problems(name)]) for name in ("a", "vcjob/a-b", "{{ x }}", "pod/a", "A", 3)] == [
         False,
         False,

@@ -163,7 +163,7 @@ def check_disruption_policy(
 
     ``fallback_name``: the name of the setting for fallbacks.
     """
-    if said not in _POLICIES:
+    if said not in list(_POLICIES):  # a list is not hashable
         found = describe_value(said)
         out.error(path, f"{found} is not a policy for disruptions", suggestion(str(said), _POLICIES))
     elif said == DisruptionPolicy.FALLBACK and not fallbacks:

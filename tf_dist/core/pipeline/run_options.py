@@ -522,7 +522,7 @@ def argument_problems(name: str, value: object, later: Later | None = None, path
 
 def choice_problems(path: str, value: object, known: Collection[str]) -> Iterator[Problem]:
     """The problem of a value that is not a known word."""
-    if value not in known:
+    if value not in list(known):  # a list is not hashable
         words = ", ".join(known)
         hint = suggestion(str(value), known, f"write one of {words}")
         yield Problem(path, f"{shown_value(value)} is not one of {words}", hint)
