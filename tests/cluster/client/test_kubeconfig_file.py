@@ -15,6 +15,9 @@ from tf_dist.cluster.client import client_config
 from tf_dist.errors import ClusterError
 
 SECRET = "s3cr3t-t0ken"
+EXTENSIONS = [{"name": "tf-dist.dev/embedded", "extension": {"addresses": "/a"}}]
+PROVIDER = {"auth-provider": {"name": "oidc", "config": {"id-token": SECRET}}}
+FILES = {"client-certificate": "/none", "client-key": "/none", "tokenFile": "/none"}
 
 
 def config() -> dict[str, Any]:
@@ -23,8 +26,21 @@ def config() -> dict[str, Any]:
     return {
         "current-context": "a",
         "contexts": [{"name": "a", "context": {"cluster": "c", "user": "u", "namespace": "n"}}],
-        "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:6443", "certificate-authority-data": "x"}}],
-        "users": [{"name": "u", "user": user}, {"name": "v", "user": {"exec": {**plugin, "args": [SECRET]}}}],
+        "clusters": [
+            {
+                "name": "c",
+                "cluster": {
+                    "server": "https://127.0.0.1:6443",
+                    "certificate-authority-data": "x",
+                    "extensions": EXTENSIONS,
+                },
+            }
+        ],
+        "users": [
+            {"name": "u", "user": user},
+            {"name": "v", "user": {"exec": {**plugin, "args": [SECRET]}}},
+            *({"name": "w", "user": PROVIDER}, {"name": "f", "user": FILES}),
+        ],
     }
 
 
@@ -35,13 +51,15 @@ def reads(path: Path, document: Any) -> None:
         return  # a file cannot contain this document
     problem = ""
     try:
-        client_config.load_config(str(path)).cluster().close()
+        found = client_config.load_config(str(path))
+        found.source()
+        found.cluster().close()
     except ClusterError as error:
         problem = f"{error} {error.hint}"
     assert SECRET not in problem
 
 
-@pytest.mark.parametrize("user", ["u", "v"])
+@pytest.mark.parametrize("user", ["u", "v", "w", "f"])
 def test_malformed_values_raise_only_cluster_errors(user: str, tmp_path: Path) -> None:
     whole = config()
     whole["contexts"][0]["context"]["user"] = user

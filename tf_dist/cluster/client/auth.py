@@ -101,10 +101,9 @@ def cluster_tls_context(cluster: Mapping[str, Any]) -> ssl.SSLContext:
         return unverified
     try:
         trusted = ssl.create_default_context(cadata=authority.decode("latin-1") if authority else None)
-    except ssl.SSLError as error:
-        raise ClusterError(
-            f"certificate-authority: {error.reason or error}", hint="it must be certificates in PEM"
-        ) from error
+    except (ssl.SSLError, TypeError) as error:  # TypeError: it is not ASCII
+        why = getattr(error, "reason", "") or error
+        raise ClusterError(f"certificate-authority: {why}", hint="it must be certificates in PEM") from error
     if authority:
         # Authorities of clusters are often made by hand. Go is more lenient than OpenSSL's strict mode, and accepts any
         # certificate of the file as a trust anchor.

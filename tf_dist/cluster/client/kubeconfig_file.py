@@ -17,6 +17,24 @@ _FILES: Final = {
     "cluster": ("certificate-authority",),
     "user": ("client-certificate", "client-key", "tokenFile"),
 }
+# Fields whose values other modules read as they are.
+_TYPES: Final[Mapping[str, Mapping[str, tuple[type, str]]]] = {
+    "context": {},
+    "cluster": {
+        "certificate-authority": (str, "text"),
+        "certificate-authority-data": (str, "text"),
+        "extensions": (list, "a list"),
+    },
+    "user": {
+        "client-certificate": (str, "text"),
+        "client-certificate-data": (str, "text"),
+        "client-key": (str, "text"),
+        "client-key-data": (str, "text"),
+        "tokenFile": (str, "text"),
+        "exec": (Mapping, "a mapping"),
+        "auth-provider": (Mapping, "a mapping"),
+    },
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +107,10 @@ def _entries(path: Path, document: Mapping[str, Any], section: str, kind: str) -
         body = entry.get(kind) or {}
         if not isinstance(body, Mapping):
             raise _invalid_kubeconfig(path, f"{kind} {entry['name']} is not a mapping")
+        for field, (type_, words) in _TYPES[kind].items():
+            value = body.get(field)
+            if value is not None and (not isinstance(value, type_) or "\0" in str(value)):
+                raise _invalid_kubeconfig(path, f"{field} of {kind} {entry['name']} is not {words}")
         found.setdefault(entry["name"], _with_absolute_paths(path.parent, kind, body))
     return found
 
