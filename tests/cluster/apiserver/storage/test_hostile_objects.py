@@ -10,10 +10,11 @@ import pytest
 
 from tests.cluster.support import node, pod
 from tf_dist.cluster.api import NODES, PODS, Object, Resource
+from tf_dist.cluster.api_errors import Invalid
 from tf_dist.cluster.apiserver.handlers import Router
 from tf_dist.cluster.apiserver.requests import Request
 from tf_dist.cluster.apiserver.scheduler import Scheduler
-from tf_dist.cluster.apiserver.storage.api_resources import BUILTIN_KINDS, Kind
+from tf_dist.cluster.apiserver.storage.api_resources import BUILTIN_KINDS, CRDS, Kind
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.core.openapi.kubernetes_types import fields_of, type_of_kind
 from tf_dist.errors import ClusterError
@@ -104,3 +105,14 @@ def assert_progress(memory: MemoryCluster, resource: Resource, mark: str) -> Non
     for one in memory.list(resource).items if resource.plural != "namespaces" else ():
         if one["metadata"]["name"] != "good":
             memory.delete(resource, one["metadata"].get("namespace"), one["metadata"]["name"])
+
+
+@pytest.mark.parametrize("field", ["kind", "plural", "group", "name"])
+@pytest.mark.parametrize("junk", [[], {}, 5], ids=str)
+def test_definition_with_junk_in_names_is_rejected(field: str, junk: Any) -> None:
+    names = {"kind": "Foo", "plural": "foos", "singular": "foo"}
+    version = {"name": "v1", "served": True, "storage": True}
+    spec: Object = {"group": "a.b", "names": names, "scope": "Namespaced", "versions": [version]}
+    {"group": spec, "name": version}.get(field, names)[field] = junk
+    with MemoryCluster() as memory, pytest.raises(Invalid, match="must be text"):
+        memory.create(CRDS, None, {"metadata": {"name": "foos.a.b"}, "spec": spec})

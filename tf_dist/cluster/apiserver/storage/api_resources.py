@@ -194,9 +194,10 @@ def kind_from_crd(spec: Mapping[str, Any]) -> Kind:
     names = spec["names"]
     served = [version for version in spec["versions"] if version.get("served", True)]
     served.sort(key=lambda version: not version.get("storage"))
-    resource = Resource(
-        spec["group"], served[0]["name"], names["kind"], names["plural"], spec.get("scope") != "Cluster"
-    )
+    words = (spec["group"], served[0]["name"], names["kind"], names["plural"])
+    if not all(isinstance(word, str) for word in words):
+        raise TypeError("these must be text")
+    resource = Resource(*words, spec.get("scope") != "Cluster")
     return Kind(
         resource,
         names.get("singular") or names["kind"].lower(),
