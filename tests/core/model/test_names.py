@@ -136,3 +136,20 @@ def test_valid_label_values(text: str) -> None:
 @pytest.mark.parametrize("text", ["-a", "a-", ".", "_a", "a b", "a/b", "\u00e4", "a\n", "x" * 64])
 def test_invalid_label_values(text: str) -> None:
     assert not names.is_label_value(text)
+
+
+@pytest.mark.parametrize(
+    ("labels", "owners", "key"),
+    [
+        ({names.JOB_UID: "u"}, None, "team//u"),
+        ({names.JOB_UID: "u"}, [], "team//u"),
+        ({names.JOB_UID: "u"}, [{"uid": "v"}], "team//u"),
+        ({names.JOB_UID: "u"}, [{"uid": "v", "controller": True}], ""),
+        ({names.JOB_UID: ""}, [], ""),
+        ({}, [], ""),
+        (None, None, ""),
+    ],
+)
+def test_orphan_has_uid_of_job_and_no_controller(labels: Any, owners: Any, key: str) -> None:
+    metadata = {"namespace": "team", "labels": labels, "ownerReferences": owners}
+    assert names.orphan_key({"metadata": metadata}) == key

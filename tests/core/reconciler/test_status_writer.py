@@ -20,9 +20,11 @@ from tests.core.builders import (
 )
 from tests.core.world import WAIT, World
 from tf_dist.core.model.assignment import Admit
+from tf_dist.core.model.gang_scheduler import GangScheduler
 from tf_dist.core.model.job import Action, Job, Rule
 from tf_dist.core.model.status import Admission, Counts, Phase, Status, display_phase, outcome_kind, outcome_reason
 from tf_dist.core.model.status_codec import dump_status
+from tf_dist.core.reconciler.job_context import with_default_scheduler
 from tf_dist.core.reconciler.reconcile import reconcile
 from tf_dist.core.reconciler.status_writer import build_conditions, ready_text
 from tools.definitions.crds import tfjobs, volcano_jobs
@@ -271,3 +273,18 @@ def test_crd_describes_every_status_field(make: Any, definition: Any) -> None:
     memory = set(told["tfDist"]) - {"version"}
     assert memory <= set(described["tfDist"]["properties"])
     assert all(field["description"] for field in (*described.values(), *described["tfDist"]["properties"].values()))
+
+
+@pytest.mark.parametrize(
+    ("job", "status", "gang"),
+    [
+        (JOB, Status(), "kueue"),
+        (JOB, Status(gang="volcano"), "kueue"),
+        (JOB, Status(gang="volcano", admission=Admission(at=START)), "volcano"),
+        (JOB, Status(gang="volcano", phase=Phase.COMPLETED), "volcano"),
+        (replace(JOB, scheduling=replace(JOB.scheduling, gang=GangScheduler.VOLCANO)), Status(), ""),
+    ],
+    ids=["new", "waiting", "admitted", "finished", "scheduler of its own"],
+)
+def test_admitted_job_keeps_its_gang_scheduler(job: Job, status: Status, gang: str) -> None:
+    assert with_default_scheduler(job, status, "kueue").gang == gang
