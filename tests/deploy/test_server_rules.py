@@ -17,7 +17,7 @@ from tf_dist.errors import InvalidJob
 
 pytestmark = pytest.mark.cluster
 
-NEWEST = (1, 35)  # the version whose rules tf-dist has
+KUBERNETES = (1, 35)  # the version whose rules tf-dist has
 AT = "spec.tfReplicaSpecs.Chief.template"
 Create = Callable[[Any], str | None]
 PLURALS = {"ConfigMap": "configmaps", "Secret": "secrets", "Service": "services", "Pod": "pods"}
@@ -45,8 +45,8 @@ def create(kubeconfig: str, admin: RestCluster) -> Iterator[Create]:
     """
     from kubernetes import client, config
 
-    if admin.version() < NEWEST:
-        pytest.skip(f"the rules are those of Kubernetes {NEWEST[0]}.{NEWEST[1]}")
+    if admin.version() != KUBERNETES:
+        pytest.skip(f"the rules are those of Kubernetes {KUBERNETES[0]}.{KUBERNETES[1]}")
 
     def post(body: Any) -> str | None:
         try:
