@@ -71,11 +71,19 @@ def happen(world: World, op: str, which: int, code: int = 1) -> None:
 
 
 def run_to_the_end(world: World) -> None:
-    """From now on, every pod runs and trainers succeed."""
-    world.verdict = Admit()
+    """From now on, every pod gets a node and runs, and trainers succeed."""
     world.suspend(False)
     for _ in range(40):
+        world.verdict = Admit()
         plan = world.settle()
+        if world.memory.admission is not None and world.memory.admission.placement:
+            # The drawn verdicts may have assigned fewer nodes than the job has pods. Admission assigns the others.
+            sizes = {
+                spec.type: world.memory.admission.sizes.get(spec.type, spec.replicas)
+                for spec in world.job.replica_specs
+            }
+            world.verdict = Resize(sizes=sizes, placement=placed(sizes, ["n1"] * 9), message="all have nodes")
+            plan = world.settle()
         if world.memory.phase in TERMINAL or world.memory.phase in STOPPED or world.job_gone:
             return
         for pod in list(world.pods.values()):
