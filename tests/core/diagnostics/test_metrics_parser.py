@@ -276,6 +276,11 @@ def test_ignores_traceback_and_reads_following_lines(name: str) -> None:
     assert progress.metrics == {"loss": 0.5}
 
 
+def test_many_lines_of_traceback_without_head_are_ignored() -> None:
+    lines = ["plain text", '  File "train.py", line 3, in main', "step=5 loss=0.25", *["plain text"] * 60]
+    assert Progress().after_all(lines).metrics == {}
+
+
 _FORMS = (
     "plain text",
     "step={n} loss=0.{n:04}",

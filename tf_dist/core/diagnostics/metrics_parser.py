@@ -229,7 +229,7 @@ def _distinct(lines: Sequence[str]) -> Sequence[str]:
             shape = _ANY_NUMBER.sub("0", line) if len(line) <= _LONGEST else line
             first.setdefault(shape, number)
             last[shape] = number
-        elif "most recent call" in line:
+        elif "most recent call" in line or 'File "' in line:
             return lines
     return [lines[number] for number in sorted({*first.values(), *last.values()})]
 
