@@ -68,7 +68,7 @@ def main(wanted: list[str]) -> int:
         write_pages()
         return 0
     if wanted[:1] == ["--in-this-process"]:
-        return measure(BENCHMARKS[int(wanted[1])], Path(wanted[2]))
+        return measure(next(one for one in BENCHMARKS if one.rows[0].name == wanted[1]), Path(wanted[2]))
     chosen = [row.name for row in rows() if not wanted or any(row.name.startswith(start) for start in wanted)]
     if not chosen:
         print(f"no row is called {' '.join(wanted)}; there are: {', '.join(r.name for r in rows())}", file=sys.stderr)
@@ -134,7 +134,7 @@ def taken(one: Benchmark) -> list[Stored]:
         return [not_measured(row, lacks) for row in one.rows]
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "rows.json"
-        command = [sys.executable, "-m", "benchmarks", "--in-this-process", str(BENCHMARKS.index(one)), str(file)]
+        command = [sys.executable, "-m", "benchmarks", "--in-this-process", one.rows[0].name, str(file)]
         try:
             code = subprocess.run(command, cwd=ROOT, timeout=_LONGEST, check=False).returncode
         except subprocess.TimeoutExpired:
