@@ -354,7 +354,7 @@ class Controller:
 
     def _owned_changed(self, ref: JobRef, version: int) -> None:
         self._on_change(ref)
-        if self._term == self._leadership.term:  # otherwise all jobs are queued once the informers have synced
+        if self._term == self._begun != ():  # otherwise all jobs are queued once the informers have synced
             self._queue.notice(ref, version)
 
     def _capacity_changed(self) -> None:
