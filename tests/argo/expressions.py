@@ -26,7 +26,7 @@ def substituted(text: str, scope: Mapping[str, str]) -> str:
 
 
 def depends(text: str, holds: Callable[[str, str], bool]) -> bool:
-    """A task's ``depends``. ``holds`` returns whether a task is in a state. "" stands for an end without failure."""
+    """A task's ``depends``. ``holds`` returns whether a task is in a state. "" means an end without failure."""
 
     def term(found: re.Match[str]) -> str:
         return str(holds(found[1], found[2] or ""))

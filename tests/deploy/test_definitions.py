@@ -80,7 +80,7 @@ def test_job_is_same_at_both_versions(admin: RestCluster, namespace: str, name: 
 def test_status_written_at_v1_is_kept_and_shown(
     admin: RestCluster, kubectl: Kubectl, namespace: str, name: str
 ) -> None:
-    """The controller reads and writes all jobs at v1, whatever version a user has written."""
+    """The controller reads and writes jobs of all versions at v1."""
     document = example(name)
     admin.create(TFJOBS if name == "tfjob.yaml" else TFJOBS_V1ALPHA1, namespace, document)
     stored = admin.get(TFJOBS, namespace, document["metadata"]["name"])

@@ -53,7 +53,7 @@ def test_credentials_in_command_of_container_that_cannot_start_are_hidden(team: 
 
 
 def test_values_of_invalid_job_are_hidden(team: Team, controller: Controller) -> None:
-    """Messages do not contain environment variables, whatever is invalid in them."""
+    """Messages about invalid environment variables do not contain their values."""
     environments = [
         [{"name": "PASSWORD", "value": [SECRET]}],
         [{"name": "PASSWORD", "value": {"a": SECRET}}],

@@ -23,7 +23,7 @@ class LeaderStatus:
     """The leader of one kind of job in a namespace, according to the Leases."""
 
     lease: LeaseRef  # the Lease that shows it
-    holder: str  # the leading process; "": nobody leads
+    holder: str  # the leading process; "": there is no leader
     last: str = ""  # the last renewal of an expired Lease (RFC 3339); "": it is held, was released, or never existed
     cluster: bool = False  # whether this is the Lease of the whole cluster
 
@@ -56,7 +56,7 @@ def leader_status(cluster: Cluster, kind: Resource, namespace: str, now: float) 
 
 
 def nobody_leads(status: LeaderStatus | None) -> str:
-    """A sentence that nobody leads; "" if a process leads, or if that is unknown."""
+    """A sentence that reports a missing leader; "" if a process leads, or if that is unknown."""
     if status is None or status.holder:
         return ""
     if not status.last:

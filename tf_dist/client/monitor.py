@@ -558,7 +558,7 @@ def monitoring(
             following.close()
 
 
-# For a job that nobody followed: the ends of the logs that determine its results are read once.
+# The job was not followed: the ends of the logs that determine its results are read once.
 
 _END_LINES: Final = 5_000
 

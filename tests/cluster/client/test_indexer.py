@@ -1,4 +1,4 @@
-"""The cache keeps the newest version of each object, in whatever order the versions arrive."""
+"""The cache keeps the newest version of each object, in any order of arrival."""
 
 from __future__ import annotations
 

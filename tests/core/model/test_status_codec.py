@@ -3,7 +3,7 @@
 After the first release, a change of the form (a new field, another key, another meaning) raises ``VERSION`` in
 ``core.model.status_codec``. ``TF_DIST_REGENERATE=1 pytest`` this file writes the golden file.
 
-Readers of stored objects raise only documented errors, whatever the objects contain.
+Readers of stored objects raise only documented errors for any content.
 
 The documents are valid ones in which arbitrary values are replaced. Bombs are short inputs that could take far more
 time or memory than their length suggests.

@@ -70,7 +70,7 @@ def step(limits: WaitLimits = NO_LIMITS, on_term: JobFate | None = None, **rules
         (task_policy(), seen(DONE), EndCause.SUCCEEDED, OutcomeKind.SUCCEEDED),
         (task_policy(), seen(FAILED), EndCause.FAILED, OutcomeKind.FAILED),
         (task_policy(goal="running"), seen(), EndCause.SUCCEEDED, None),
-        # An outcome is reported whatever else applies.
+        # An outcome is reported in all cases.
         (step(LATE), seen(DONE, signal=15, signals=1, exists=False), EndCause.SUCCEEDED, OutcomeKind.SUCCEEDED),
         (run_policy(deadline=NOW - 1), seen(FAILED, signal=2, signals=1), EndCause.FAILED, OutcomeKind.FAILED),
         (step(LATE), seen(signal=15, signals=1, exists=False), EndCause.STOPPED, OutcomeKind.UNKNOWN),

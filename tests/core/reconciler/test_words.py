@@ -117,7 +117,7 @@ def pod_stops(pod: dict[str, Any]) -> float:
 
 @pytest.mark.parametrize("since", [-10.0, 1000.0])
 def test_diagnosis_names_finalizer_that_keeps_stopped_pod(since: float) -> None:
-    """Neither the grace period nor the node is the cause, so nobody has to check the node."""
+    """Neither the grace period nor the node is the cause, so users need not check the node."""
     world = started(v1_job(replicas("Worker", 1, rules=ON_FAILURE)))
     pod = world.pods["mnist-worker-0"]
     world.end(pod, 1)

@@ -47,7 +47,7 @@ def format_micro_time(seconds: float) -> str:
 
 
 def end_of_second(seconds: float | None) -> float | None:
-    """The latest time that a Kubernetes time, which has whole seconds, may stand for."""
+    """The latest time that rounds down to a Kubernetes time, which has whole seconds."""
     return seconds + 1 if seconds is not None and seconds == int(seconds) else seconds
 
 

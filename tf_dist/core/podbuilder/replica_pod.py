@@ -166,8 +166,8 @@ def _add_tf_config(job: Job, spec: ReplicaSpec, body: Body, value: str | None) -
 def _split_batches(spec: ReplicaSpec, body: Mapping[str, Any]) -> None:
     """Divide the batches of a job of the DRAGON fork (``total-number``) among its workers, at least one for each.
 
-    The original replaces the eighth argument of the first replica type with ``--num_batches=<total ÷ workers>``,
-    whatever that argument is. Here, the flag ``--num_batches`` of the training container is replaced.
+    The original replaces the eighth argument of the first replica type with ``--num_batches=<total ÷ workers>``, even
+    if it is another flag. Here, the flag ``--num_batches`` of the training container is replaced.
     """
     if not spec.batches:
         return
