@@ -77,6 +77,7 @@ class Record:
         self.restored = float("-inf")  # when the store was restored
         self._author = author
         self._read: dict[str, tuple[object, Object, StoredSpec]] = {}
+        self._memories: dict[str, tuple[Object, Status]] = {}
 
     # A journal
 
@@ -156,7 +157,10 @@ class Record:
 
     def memory(self, stored: Object) -> Status:
         """The memory of a stored job."""
-        return load_status(stored_status(stored))
+        known = self._memories.get(uid(stored))
+        if known is None or known[0] is not stored:  # a stored object never changes, a write replaces it
+            known = self._memories[uid(stored)] = stored, load_status(stored_status(stored))
+        return known[1]
 
     def leaders(self, kind: str, namespace: str) -> list[str]:
         """The current leaders, by their Leases, of a kind of jobs (a kind in keys of the store) in a namespace."""
