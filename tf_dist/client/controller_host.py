@@ -14,7 +14,7 @@ from typing import Final, Self
 
 from tf_dist.client.connection import Connection, refuse_beside_volcano
 from tf_dist.client.leader_status import leader_status
-from tf_dist.client.stored_jobs import namespace_missing_error, now
+from tf_dist.client.stored_jobs import namespace_missing_error
 from tf_dist.cluster.api import TFJOBS, VOLCANO_JOBS, Cluster, Resource
 from tf_dist.cluster.client.client_config import KubeContext
 from tf_dist.cluster.concurrency import SYSTEM_RUNTIME, Service, ThreadRuntime
@@ -81,13 +81,14 @@ class ControllerHost(Service):
         try:
             # Try to lead until the leader is known, and wait for an old Lease to expire.
             # Otherwise a missing permission would look like an endless wait.
-            kind, until = next(iter(self.leadership.electors)), time.monotonic() + _PATIENCE
+            kind, until = next(iter(self.leadership.electors)), self._runtime.monotonic() + _PATIENCE
+            pause = self._runtime.event()
             self.leadership.step()
-            while not self.leadership.kinds() and self.leadership.problem() is None and time.monotonic() < until:
-                status = leader_status(self._leases, kind, self._namespace, now())
-                if status is not None and status.holder:
+            while not self.leadership.kinds() and self.leadership.problem() is None:
+                status = leader_status(self._leases, kind, self._namespace, self._clock())
+                if (status is not None and status.holder) or self._runtime.monotonic() >= until:
                     break
-                time.sleep(_SOON)
+                pause.wait(_SOON)
                 self.leadership.step()
             match self.leadership.problem():
                 case NotFound() as error:
