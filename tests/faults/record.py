@@ -38,8 +38,9 @@ TERMINAL: Final = (Phase.COMPLETED, Phase.FAILED, Phase.TERMINATED)
 class Author(NamedTuple):
     """The author of a write. ``process`` is its identity in Leases, or "" for a user, a kubelet or Kubernetes.
 
-    ``leases``: the author leads by Leases. ``kinds``: the kinds of jobs that it believes to lead. ``late``: it sent the
-    request long ago. ``sees_nodes``: it knows the free capacity. ``unserved``: kinds that the server refused to serve.
+    ``leases``: the author leads by Leases. ``kinds``: the kinds of jobs that it led, by its own knowledge, when it sent
+    the request. ``late``: that was long ago. ``sees_nodes``: it knows the free capacity. ``unserved``: kinds that the
+    server refused to serve.
     """
 
     process: str = ""

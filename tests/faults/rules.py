@@ -57,8 +57,12 @@ class Rules:
 
     # Every write
 
-    def acting(self, process: str | None, late: bool) -> None:
-        """Set the author of the next write, or end the write (None)."""
+    def leads(self, process: str) -> frozenset[str]:
+        """The kinds of jobs that a process believes to lead now."""
+        return frozenset(KEYS[kind] for kind in self._puppet(process).leadership.kinds())
+
+    def acting(self, process: str | None, led: frozenset[str], late: bool) -> None:
+        """Set the author of the next write, with the kinds that it ``led`` at the sending; or end the write (None)."""
         site = self.site
         if process is None:
             site.author = HANDS
@@ -68,7 +72,7 @@ class Rules:
         site.author = Author(
             puppet.process.name,
             leases=puppet.leases,
-            kinds=frozenset(KEYS[kind] for kind in puppet.leadership.kinds()),
+            kinds=led,
             late=late,
             sees_nodes=puppet.sees_nodes,
             unserved=frozenset(

@@ -68,6 +68,7 @@ class ScheduleRunner:
             self.rules = Rules(self.site, self.puppets, defects)
             self.rules.late = schedule.late
             self.server.told, self.server.acting = self.rules.told, self.rules.acting
+            self.server.leads = self.rules.leads
             self.counts = self.site.counts
             try:
                 self._run_steps()

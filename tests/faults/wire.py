@@ -44,14 +44,18 @@ class Executed:
 
 
 class Server:
-    """The API server. ``told`` is called after every write of a process. ``acting`` is called before a write with the
-    process and whether the write is late, and after the write with None."""
+    """The API server. ``told`` is called after every write of a process.
+
+    ``leads``: the kinds of jobs that a process leads now, by its name. ``acting`` is called before a write with the
+    process, what it led when it sent the write, and whether the write is late; and after the write with None.
+    """
 
     def __init__(self, simulation: Simulation, memory: MemoryCluster) -> None:
         self.simulation = simulation
         self.memory = memory
         self.told: Callable[[Executed], None] = lambda _: None
-        self.acting: Callable[[str | None, bool], None] = lambda *_: None
+        self.leads: Callable[[str], frozenset[str]] = lambda _: frozenset()
+        self.acting: Callable[[str | None, frozenset[str], bool], None] = lambda *_: None
         self.streams: list[Watch] = []
         self.away = False  # no request arrives
         self._version = -1
@@ -413,6 +417,7 @@ class _Request:
         self._body = body
         self._answer: Any = None
         self._error: ClusterError | None = None
+        self._led = wire._server.leads(wire._process.name) if call.writes else frozenset()
 
     def execute(self, *, late: bool = False) -> None:
         """Execute the request on the server."""
@@ -422,7 +427,7 @@ class _Request:
             return
         before = self._stored() if self._call.writes else None
         if self._call.writes:
-            server.acting(self._wire._process.name, late)
+            server.acting(self._wire._process.name, self._led, late)
         try:
             self._answer = self._act()
         except (Forbidden, NotFound) as error:
@@ -431,7 +436,7 @@ class _Request:
             self._error = error
         finally:
             if self._call.writes:
-                server.acting(None, False)
+                server.acting(None, frozenset(), False)
         if self._call.writes:
             server.told(
                 Executed(self._wire._process.name, self._call, self._body, before, self._answer, self._error, late)
