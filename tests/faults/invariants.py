@@ -65,7 +65,7 @@ class Invariants(Record):
     def _judge(self, key: Key, before: Object | None, after: Object | None, author: Author) -> None:
         match key.kind:
             case "pods" if before is None and after is not None and author.process and not author.late:
-                self._comes(after)
+                self._comes(after, author)
             case "nodes" if after is not None:
                 self._room[key.name] = max(self._room.get(key.name, Decimal(0)), cpus(after))
             case kind if kind in JOBS and after is not None:
@@ -95,7 +95,7 @@ class Invariants(Record):
 
     # Pods
 
-    def _comes(self, pod: Object) -> None:
+    def _comes(self, pod: Object, author: Author) -> None:
         """When a controller creates a pod, no conflicting pod of an earlier attempt runs, and dependencies are up."""
         stored = self._by_uid(owner(pod))
         made = attempt(pod)
@@ -110,9 +110,13 @@ class Invariants(Record):
             assert not (met and alive), f"attempt {made} of {replica(pod)} comes while {there} of {replica(other)} runs"
         job = self.job(stored) if stored is not None else None
         spec = job.spec(type_of(pod)) if job is not None else None
-        if job is not None and spec is not None and spec.depends is not None:
+        if job is not None and spec is not None and spec.depends is not None and self._sees(author):
             up = [self._was_up(job, type_, owner(pod)) for type_ in spec.depends.on]
             assert any(up) if spec.depends.any else all(up), f"{replica(pod)} comes before {spec.depends.on} is up"
+
+    def _sees(self, author: Author) -> bool:
+        """Whether the author has seen that the server was restored. Without a Lease, it does not restart then."""
+        return author.leases or self.now() - self.restored > SEEN
 
     def _was_up(self, job: Job, type_: str, owner_uid: str) -> bool:
         spec, truth = job.spec(type_), self.truth[owner_uid]
@@ -138,11 +142,9 @@ class Invariants(Record):
                 old.admission.admitted_sizes.values()
             )
             self._no_smaller_than_it_says(after, job, place)
-            # A controller without a Lease does not restart after a restore of the server. It sees the restore later.
-            sees = author.leases or self.now() - self.restored > SEEN
-            if given and sees:
+            if given and self._sees(author):
                 self._given(key, after, author)
-            if author.sees_nodes and sees:
+            if author.sees_nodes and self._sees(author):
                 self._on_nodes(key, after, old.admission, author)
 
     def _no_smaller_than_it_says(self, stored: Object, job: Job, place: Admission) -> None:
