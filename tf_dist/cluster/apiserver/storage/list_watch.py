@@ -64,10 +64,9 @@ class WatchStream(Stream[WatchEvent]):
         while not self._closed:
             if self._ready:
                 return self._ready.popleft()
-            try:
-                event = self._seen(self._feed.queue.get_nowait())
-            except Empty:
+            if self._feed.queue.empty():  # one thread reads the queue
                 return None
+            event = self._seen(self._feed.queue.get_nowait())
             if event is not None:
                 return event
         raise StopIteration
