@@ -218,6 +218,42 @@ def test_disruption_message(reason: str, text: str) -> None:
     assert str(found.disruption) == text
 
 
+SECRET = "cannot reach s3 with password=hunter2, or with token: abcdef"
+WAITING = {"waiting": {"reason": "CreateContainerConfigError", "message": SECRET}}
+ENDED = {"terminated": {"exitCode": 1, "reason": "Error", "message": SECRET}}
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {"phase": "Failed", "reason": "Evicted", "message": SECRET},
+        {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": SECRET},
+        {"phase": "Unknown", "reason": "NodeLost", "message": SECRET},
+        {"phase": "Running", "conditions": [{"type": "DisruptionTarget", "status": "True", "message": SECRET}]},
+        {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "message": SECRET}]},
+        {"phase": "Pending", "containerStatuses": [{"name": "tensorflow", "state": WAITING}]},
+        {"phase": "Pending", "initContainerStatuses": [{"name": "fetch", "state": WAITING}]},
+        {"phase": "Failed", "containerStatuses": [{"name": "tensorflow", "state": ENDED}]},
+        {"phase": "Failed", "containerStatuses": [{"name": "proxy", "state": ENDED}]},
+        {"phase": "Failed", "initContainerStatuses": [{"name": "fetch", "state": ENDED}]},
+        {"phase": "Running", "containerStatuses": [{"name": "tensorflow", "state": WAITING, "lastState": ENDED}]},
+    ],
+)
+def test_no_message_of_a_pod_shows_a_credential(status: dict[str, Any]) -> None:
+    view = pod_view(raw(status), "tensorflow")
+    assert "s3 with password=***" in repr(view)
+    assert "hunter2" not in repr(view)
+    assert "abcdef" not in repr(view)
+
+
+def test_long_message_of_a_pod_keeps_its_beginning_and_its_end() -> None:
+    view = pod_view(raw({"phase": "Failed", "reason": "Evicted", "message": f"begin {'-=:@ ' * 100_000} end"}))
+    assert view is not None
+    assert view.disruption is not None
+    said = view.disruption.message
+    assert (said[:5], said[-3:], len(said) < 10_000) == ("begin", "end", True)
+
+
 def test_replica_and_attempt_come_from_labels() -> None:
     view = pod_view(raw())
     assert view is not None

@@ -1,4 +1,4 @@
-"""The end of a log in a job's status: bounded, and without credentials."""
+"""The end of a log in a job's status: bounded, and without control characters."""
 
 from __future__ import annotations
 
@@ -15,18 +15,9 @@ from tf_dist.core.reconciler.restarts import MAX_LENGTH, MAX_LINES, log_excerpt
         ("PermissionError: [Errno 13] '/data/x'", "PermissionError: [Errno 13] '/data/x'"),
         ("\x1b[31mred\x1b[0m\n\n  ", "red"),
         ("10%\r20%", "10%\n20%"),
-        ("login with password=hunter2 failed", "login with password=*** failed"),
-        ("AWS_SECRET_ACCESS_KEY: abc/def", "AWS_SECRET_ACCESS_KEY: ***"),
-        ('{"token": "a b c", "step": 3}', '{"token": ***, "step": 3}'),
-        ("Authorization: Bearer abcdefgh12", "Authorization: Bearer ***"),
-        ("cannot reach postgres://me:pw@db/x", "cannot reach postgres://***@db/x"),
-        ("key AKIAABCDEFGHIJKLMNOP", "key ***"),
-        ("got eyJhbGciOiJI.eyJzdWIi.abc_-1", "got ***"),
-        ("-----BEGIN PRIVATE KEY-----\nMII\n-----END PRIVATE KEY-----\nbye", "***\nbye"),
-        ("-----BEGIN PRIVATE KEY-----\nMII", "***"),
     ],
 )
-def test_credentials_are_hidden(text: str, shown: str) -> None:
+def test_control_characters_are_removed(text: str, shown: str) -> None:
     assert log_excerpt(text) == shown
 
 

@@ -1,4 +1,4 @@
-"""Credentials in text from containers, kubelets and webhooks. tf-dist hides them when it repeats such text."""
+"""Credentials in text from containers, kubelets and webhooks. tf-dist hides them where it reads such text."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ _HIDDEN: Final = "***"
 # Secrets are detected by their form, or by the name before them.
 _SECRETS: Final = (
     (re.compile(r"-----BEGIN [A-Z ]{1,40}-----.*?(-----END [A-Z ]{1,40}-----|\Z)", re.DOTALL), _HIDDEN),
+    # A kubelet keeps only the end of a log, which may begin within a key.
+    (re.compile(r"\A[\w+/=\s-]*-----END [A-Z ]{1,40}-----"), _HIDDEN),
     (re.compile(r"(://)[^/\s@]{1,200}@"), rf"\1{_HIDDEN}@"),
     (re.compile(r"\b(Bearer|Basic)\s+[\w.~+/=-]{8,}", re.IGNORECASE), rf"\1 {_HIDDEN}"),
     (re.compile(r"\beyJ[\w-]{8,}\.[\w-]+\.[\w-]+"), _HIDDEN),

@@ -322,9 +322,23 @@ def _containers(status: Mapping[str, Any]) -> tuple[_Container, ...]:
     )
 
 
+# The number of characters of a message that are read. A kubelet keeps at most 4096 bytes of a container's message.
+_READ: Final = 8_192
+
+
+def _texts(raw: object) -> dict[str, str]:
+    """The entries of a status whose values are text. Its message is shortened, and does not show credentials."""
+    found = texts(raw)
+    if message := found.get("message"):
+        if len(message) > _READ:
+            message = f"{message[: _READ // 2]} … {message[-_READ // 2 :]}"
+        found["message"] = hide_credentials(message)
+    return found
+
+
 def _states(raw: object) -> dict[str, dict[str, Any]]:
     return {
-        word: {**texts(state), "exitCode": number(mapping(state).get("exitCode"))} if mapping(state) else {}
+        word: {**_texts(state), "exitCode": number(mapping(state).get("exitCode"))} if mapping(state) else {}
         for word, state in mapping(raw).items()
     }
 
@@ -335,8 +349,8 @@ def _view(pod: Mapping[str, Any], container: str) -> PodView | None:
     index = labels.get(names.REPLICA_INDEX, "")
     if names.REPLICA_TYPE not in labels or not index.isdecimal():
         return None
-    said = texts(status)
-    conditions = {one.get("type"): one for one in map(texts, mappings(status.get("conditions")))}
+    said = _texts(status)
+    conditions = {one.get("type"): one for one in map(_texts, mappings(status.get("conditions")))}
     every = _containers(status)
     own = [one for one in every if not one.is_init]
     trains = next((one for one in own if one.name == container), own[0] if own else _NO_CONTAINER)
@@ -546,9 +560,7 @@ def exit_text(exit_: Exit | None) -> str:
     if exit_.out_of_memory:
         return f"ran out of memory (OOMKilled, code {exit_.code})"
     if exit_.never_runs:
-        return ": ".join(
-            filter(None, ("cannot start", exit_.reason, hide_credentials(exit_.message)[:_LONGEST_DETAIL]))
-        )
+        return ": ".join(filter(None, ("cannot start", exit_.reason, exit_.message[:_LONGEST_DETAIL])))
     if exit_.code is None:
         return f"failed: {exit_.reason}"
     name = signal_name(exit_.code)
@@ -578,6 +590,6 @@ def _what_holds(pod: PodView) -> str:
     """
     message = pod.waiting[1] if pod.waiting else ""
     if pod.held_by in _NAMING:
-        return hide_credentials(message)[:_LONGEST_DETAIL]
+        return message[:_LONGEST_DETAIL]
     found = _IMAGE.search(message) if pod.held_by == Reason.IMAGE_PULL_BACK_OFF else None
     return f'image "{found[1][:_LONGEST_DETAIL]}"' if found else ""

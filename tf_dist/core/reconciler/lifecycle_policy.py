@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tf_dist.core.model.context import PodClassification, ReconcileContext
-from tf_dist.core.model.credentials import hide_credentials
 from tf_dist.core.model.job import Action, DisruptionPolicy, Event, Job, ReplicaId, ReplicaSpec, Rule
 from tf_dist.core.model.pods import DEADLINE_EXCEEDED, POD_DELETED, Disruption, Exit, PodPhase, PodView, exit_text
 from tf_dist.core.model.status import SCHEDULER_PREEMPTION, Attempts, Phase, Status
@@ -160,11 +159,8 @@ def describe_event(job: Job, occurrence: PodEvent) -> str:
         case Event.POD_EVICTED:
             if occurrence.disruption is not None:
                 return f"{who} {occurrence.disruption}"
-            said = (
-                ": ".join(filter(None, (exit_.reason, hide_credentials(exit_.message))))
-                if (exit_ := occurrence.exit)
-                else ""
-            )
+            exit_ = occurrence.exit
+            said = ": ".join(filter(None, (exit_.reason, exit_.message))) if exit_ is not None else ""
             return f"{who} was evicted" + (f" ({said})" if said else "")
         case Event.NODE_LOST:
             return f"{who} {occurrence.disruption or 'is lost with its node'}"

@@ -14,7 +14,6 @@ from typing import Final
 
 from tf_dist.core.model import pods
 from tf_dist.core.model.context import ReconcileContext
-from tf_dist.core.model.credentials import hide_credentials
 from tf_dist.core.model.job import Action, Event, Job, ReplicaId
 from tf_dist.core.model.names import MAX_DISRUPTIONS
 from tf_dist.core.model.pods import exit_text
@@ -327,13 +326,12 @@ def _sentence(s: ReconcileContext, answered: DecidedEvents) -> str:
 # Excerpts of a container's last messages, for the status of its job: users who may read a job may not always read logs.
 MAX_LENGTH: Final = 1_000
 MAX_LINES: Final = 20
-_READ: Final = 8_192  # the number of characters that are read: a kubelet keeps at most 4096 bytes
 _CONTROLS: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
 
 
 def log_excerpt(text: str) -> str:
-    """The last lines of a text, at most ``MAX_LINES`` and ``MAX_LENGTH`` characters, with credentials hidden."""
-    shown = hide_credentials(_CONTROLS.sub("", text[-_READ:].replace("\r", "\n")))
+    """The last lines of a container's message, at most ``MAX_LINES`` and ``MAX_LENGTH`` characters."""
+    shown = _CONTROLS.sub("", text.replace("\r", "\n"))
     lines = [line.rstrip() for line in shown.strip().splitlines() if line.strip()]
     kept = "\n".join(lines[-MAX_LINES:])
     return kept if len(kept) <= MAX_LENGTH else f"…{kept[1 - MAX_LENGTH :]}"
