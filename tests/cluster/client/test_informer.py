@@ -80,6 +80,12 @@ class Scene:
             assert (self.rows(), self.server.said()) == (rows, asked)
 
 
+def labelled(scene: Scene, name: str, version: int, label: str) -> Object:
+    """An object of this version with other contents."""
+    obj = scene.obj(name, version)
+    return {**obj, "metadata": {**obj["metadata"], "labels": {"is": label}}}
+
+
 def _short(obj: Object | None) -> str:
     return f"{obj['metadata']['name']}@{obj['metadata']['resourceVersion']}" if obj else "-"
 
@@ -312,11 +318,11 @@ def test_restored_server_is_reported_once() -> None:
     said: list[tuple[int, list[str]]] = []
 
     def script(s: Scene) -> list[Answer]:
-        older = [listed(45, s.obj("a", 40)) for _ in range(9)]
+        older = [listed(45, s.obj("a", 40)) for _ in range(10)]
         return [listed(50, s.obj("a", 48)), watched(gone()), *older, watched()]
 
     with following(script, set_back=lambda: said.append((len(scene.server.said()), [*scene.changes]))) as scene:
-        scene.expect(["a@40"], ["list", "watch 50", *["list"] * 9, "watch 45"])
+        scene.expect(["a@40"], ["list", "watch 50", *["list"] * 10, "watch 45"])
         assert said == [(11, ["->a@48"])]
         scene.told("->a@48", "a@48>a@40")
 
@@ -326,15 +332,41 @@ def test_restored_server_with_newer_version_is_detected_by_older_object() -> Non
     said: list[int] = []
 
     def script(s: Scene) -> list[Answer]:
-        doubted = [listed(55, s.obj("a", 39)), watched()]
-        return [listed(50, s.obj("a", 48)), watched(gone()), listed(52, s.obj("a", 40)), watched(), *doubted]
+        lists = [listed(52, s.obj("a", 40)), listed(55, s.obj("a", 39))]
+        return [listed(50, s.obj("a", 48)), watched(gone()), *lists, watched()]
 
     with following(script, set_back=lambda: said.append(len(scene.server.said()))) as scene:
-        scene.expect(["a@40"], ["list", "watch 50", "list", "watch 52"])
+        scene.expect(["a@39"], ["list", "watch 50", "list", "list", "watch 55"])
         assert said == [3]
-        scene.informer.relist(doubted=True)
-        scene.expect(["a@39"], ["list", "watch 50", "list", "watch 52", "list", "watch 55"])
-        assert said == [3]
+
+
+@pytest.mark.parametrize("version", [45, 52], ids=["the server is older", "its versions have overtaken ours"])
+def test_restored_server_that_reused_a_version_is_listed_again(version: int) -> None:
+    """An object has the same version as before the restoration, and other contents. No watch shows it again."""
+
+    def script(s: Scene) -> list[Answer]:
+        old, new = labelled(s, "b", 44, "old"), labelled(s, "b", 44, "new")
+        first = [listed(50, s.obj("a", 48), old), watched(gone())]
+        return [*first, *[listed(version, s.obj("a", 40), new)] * (10 if version < 50 else 2), watched()]
+
+    with following(script) as scene:
+        lists = ["list"] * (10 if version < 50 else 2)
+        scene.expect(["a@40", "b@44"], ["list", "watch 50", *lists, f"watch {version}"])
+        assert scene.informer.cache.get(("default", "b")) == labelled(scene, "b", 44, "new")
+
+
+def test_object_with_a_reused_version_is_detected_after_an_outage() -> None:
+    """No object is older: the restored server has only reused a version."""
+    said: list[int] = []
+
+    def script(s: Scene) -> list[Answer]:
+        begin = [listed(50, labelled(s, "a", 48, "old")), watched(end=End.RESET), Refusal(403)]
+        return [*begin, *[listed(54, labelled(s, "a", 48, "new"))] * 2, watched()]
+
+    with following(script, set_back=lambda: said.append(len(scene.server.said()))) as scene:
+        scene.expect(["a@48"], ["list", "watch 50", "watch 50", "list", "list", "watch 54"])
+        assert scene.informer.items() == [labelled(scene, "a", 48, "new")]
+        assert said == [4]
 
 
 def test_doubted_relist_accepts_older_list_immediately() -> None:
@@ -358,10 +390,10 @@ def test_long_outage_causes_relist() -> None:
     def script(s: Scene) -> list[Answer]:
         begin = [listed(50, s.obj("a", 48)), watched(event("ADDED", s.obj("b", 51)), end=End.CLEAN)]
         short = [*[Refusal(503)] * 5, watched(event("DELETED", s.obj("b", 52)), end=End.CLEAN)]
-        return [*begin, *short, *[Refusal(503)] * 6, listed(54, s.obj("a", 40)), watched()]
+        return [*begin, *short, *[Refusal(503)] * 6, *[listed(54, s.obj("a", 40))] * 2, watched()]
 
     with following(script, set_back=lambda: said.append(len(scene.server.said()))) as scene:
-        asked = ["list", "watch 50", *["watch 51"] * 6, *["watch 52"] * 6, "list", "watch 54"]
+        asked = ["list", "watch 50", *["watch 51"] * 6, *["watch 52"] * 6, "list", "list", "watch 54"]
         scene.expect(["a@40"], asked)
         assert len(said) == 1
 
@@ -371,10 +403,10 @@ def test_starting_server_causes_relist() -> None:
 
     def script(s: Scene) -> list[Answer]:
         begin = [listed(50, s.obj("a", 48), s.obj("b", 49)), watched(end=End.RESET)]
-        return [*begin, Refusal(403), listed(54, s.obj("a", 40)), watched()]
+        return [*begin, Refusal(403), *[listed(54, s.obj("a", 40))] * 2, watched()]
 
     with following(script) as scene:
-        scene.expect(["a@40"], ["list", "watch 50", "watch 50", "list", "watch 54"])
+        scene.expect(["a@40"], ["list", "watch 50", "watch 50", "list", "list", "watch 54"])
 
 
 def test_recovery_is_reported_once_before_changes() -> None:
@@ -422,10 +454,10 @@ def test_slow_failures_cause_relist() -> None:
 
     def script(s: Scene) -> list[Answer]:
         begin = [listed(50, s.obj("a", 48)), watched(event("ADDED", s.obj("b", 51)), end=End.CLEAN)]
-        return [*begin, *[Refusal(503)] * 2, listed(54, s.obj("a", 40)), watched()]
+        return [*begin, *[Refusal(503)] * 2, *[listed(54, s.obj("a", 40))] * 2, watched()]
 
     with following(script, pause=count, runtime=SlowRuntime()) as scene:
-        scene.expect(["a@40"], ["list", "watch 50", *["watch 51"] * 2, "list", "watch 54"])
+        scene.expect(["a@40"], ["list", "watch 50", *["watch 51"] * 2, "list", "list", "watch 54"])
 
 
 def test_own_write_is_dropped_after_restoration_of_server() -> None:
@@ -435,13 +467,13 @@ def test_own_write_is_dropped_after_restoration_of_server() -> None:
 
     def script(s: Scene) -> list[Answer]:
         first = [listed(50, s.obj("a", 48)), watched(gone(), when=answered)]
-        return [*first, *(listed(52, s.obj("a", 40)) for _ in range(9)), watched()]
+        return [*first, *(listed(52, s.obj("a", 40)) for _ in range(10)), watched()]
 
     with following(script, set_back=lambda: said.append(len(scene.server.said()))) as scene:
         until(lambda: scene.server.said() == ["list", "watch 50"], SECONDS, every=0.005)
         scene.informer.put(scene.obj("a", 90))
         answered.set()
-        scene.expect(["a@40"], ["list", "watch 50", *["list"] * 9, "watch 52"])
+        scene.expect(["a@40"], ["list", "watch 50", *["list"] * 10, "watch 52"])
         assert said == [11]
 
 
@@ -652,37 +684,34 @@ def test_requested_relist_survives_failed_list() -> None:
         scene.expect(["b@8"], ["list", "watch 5", "list", "list", "list", "watch 9"])
 
 
-@pytest.mark.parametrize("late", ["list", "watch"])
-def test_relist_requested_before_watch_starts_needs_another_list(late: str) -> None:
+@pytest.mark.parametrize("begun", [["list"], ["list", "watch 5"]])
+def test_relist_requested_before_watch_starts_needs_another_list(begun: list[str]) -> None:
     """The list in progress may be older than the request, so it does not fulfil the request."""
     first, second = threading.Event(), threading.Event()
 
     def script(s: Scene) -> list[Answer]:
-        begin = {"list": listed(5, s.obj("a", 3)), "watch": watched()}
-        begin[late] = Late(begin[late], first)
-        return [*begin.values(), Late(listed(9, s.obj("b", 8)), second), watched()]
+        *before, late = [listed(5, s.obj("a", 3)), watched()][: len(begun)]
+        return [*before, Late(late, first), Late(listed(9, s.obj("b", 8)), second), watched()]
 
     with following(script) as scene:
-        begun = ["list"] if late == "list" else ["list", "watch 5"]
         until(lambda: scene.server.said() == begun, SECONDS, every=0.005)
         scene.informer.relist()
         first.set()
-        until(lambda: scene.server.said() == ["list", "watch 5", "list"], SECONDS, every=0.005)
+        until(lambda: scene.server.said() == [*begun, "list"], SECONDS, every=0.005)
         assert not scene.informer.synced()
         second.set()
         assert scene.informer.wait_synced(SECONDS)
-        scene.expect(["b@8"], ["list", "watch 5", "list", "watch 9"])
+        scene.expect(["b@8"], [*begun, "list", "watch 9"])
 
 
 def test_doubted_relist_replaces_objects_with_equal_version() -> None:
     """The doubt survives a list that fails, and ends with a successful list."""
 
-    def labelled(s: Scene, label: str) -> Object:
-        obj = s.obj("a", 3)
-        return {**obj, "metadata": {**obj["metadata"], "labels": {"is": label}}}
-
     def script(s: Scene) -> list[Answer]:
-        lists = [listed(version, labelled(s, label)) for version, label in ((5, "first"), (9, "second"), (9, "third"))]
+        lists = [
+            listed(version, labelled(s, "a", 3, label))
+            for version, label in ((5, "first"), (9, "second"), (9, "third"))
+        ]
         return [lists[0], watched(), Refusal(500), lists[1], watched(), lists[2], watched()]
 
     with following(script) as scene:

@@ -51,11 +51,12 @@ def jittered_backoff(
 
 
 def _goes_back(change: Change) -> bool:
-    """Whether an object is older than the stored object, because the server was set back and its versions have since
-    overtaken ours.
+    """Whether a listed object is older than the stored object, or another object of its version.
+
+    In both cases, the server was set back, and its versions have since overtaken ours.
     """
     old, new = change
-    return old is not None and new is not None and 0 < resource_version_of(new) < resource_version_of(old)
+    return old is not None and new is not None and 0 < resource_version_of(new) <= resource_version_of(old)
 
 
 class Informer:
@@ -184,6 +185,8 @@ class Informer:
         """List now, in the caller's thread; ClusterError when that fails. Only before the informer is started."""
         try:
             self._list()
+            if self._wanted:
+                self._list()
         except NotFound:
             self._absent()
         except Forbidden as error:
@@ -237,7 +240,8 @@ class Informer:
             try:
                 if self._wanted or not self._resume:
                     self._list()
-                self._watch()
+                if not self._wanted:
+                    self._watch()
             except Gone:
                 # An event resets the back-off for other failures, but not for expired watches, each of which costs a
                 # complete list.
@@ -287,8 +291,10 @@ class Informer:
             wanted, self._wanted = self._wanted, False
             doubted, self._doubted = self._doubted, False
         began = self._runtime.monotonic()
+        # A server that was restored during an outage may have reused versions.
+        compared = doubted or self._outage_since < math.inf
         try:
-            listed, version, set_back = self._newest(doubted=doubted)
+            listed, version, set_back = self._newest(doubted=doubted, compared=compared)
         except Exception:
             # Only a completed list fulfills a request to list again.
             with self._lock:
@@ -298,10 +304,12 @@ class Informer:
         self.listed_at, since, self._outage_since = began, self._outage_since, math.inf
         if since < math.inf:
             self._recovered(since)
-        changes = self.cache.replace(listed, parse_resource_version(version), set_back=set_back, doubted=doubted)
-        # When one kind reports a set-back, all kinds are listed with ``doubted``. These lists need not report it again.
+        changes = self.cache.replace(listed, parse_resource_version(version), set_back=set_back, doubted=compared)
+        # When one kind reports a set-back, all kinds are listed with ``doubted``, this kind too: the server may have
+        # reused versions. These lists need not report it again.
         if not doubted and (set_back or any(_goes_back(change) for change in changes)):
             self._set_back()
+            self.relist(doubted=True)
         for change in changes:
             self._tell(change)
         self._version = self._resume = version
@@ -315,15 +323,15 @@ class Informer:
                 self._listed.set()
         self._relisted()
 
-    def _newest(self, *, doubted: bool) -> tuple[list[Object], str, bool]:
+    def _newest(self, *, doubted: bool, compared: bool) -> tuple[list[Object], str, bool]:
         """The complete list, its version, and whether the server was set back.
 
         The server was set back if repeated lists, or one list with ``doubted``, are older than known versions. Until
         that is certain, an older list raises Unavailable. The versions of responses to our writes are known, too,
-        because lists are never older.
+        because lists are never older. ``compared``: see ``_pages``.
         """
         seen = max(parse_resource_version(self._version), self.cache.answered)
-        listed, version = self._pages(doubted=doubted, **self._scope)
+        listed, version = self._pages(compared=compared, **self._scope)
         older = parse_resource_version(version) < seen
         if older and not doubted and self._older_lists < _MAX_STALE_LISTS:
             if self._older_lists == 0:
@@ -333,25 +341,26 @@ class Informer:
         self._older_lists = 0
         return listed, version, older
 
-    def _pages(self, *, doubted: bool = False, **scope: str | None) -> tuple[list[Object], str]:
+    def _pages(self, *, compared: bool, **scope: str | None) -> tuple[list[Object], str]:
         """The complete list, read page by page, restarted when the pages expire (410).
 
-        The raw objects of a page are dropped at once, because those of a large cluster take several GiB.
+        The raw objects of a page are dropped at once, because those of a large cluster take several GiB. ``compared``:
+        objects in a cached version are read, too, in order to compare them.
         """
         for _ in range(_MAX_RESTARTS):
             try:
-                return self._paged(scope, doubted=doubted)
+                return self._paged(scope, compared=compared)
             except Gone:
                 _LOG.info("restarting list, its pages have expired: resource=%s", self.resource.label)
-        return self._paged(scope, doubted=doubted)
+        return self._paged(scope, compared=compared)
 
-    def _paged(self, scope: Mapping[str, str | None], *, doubted: bool) -> tuple[list[Object], str]:
+    def _paged(self, scope: Mapping[str, str | None], *, compared: bool) -> tuple[list[Object], str]:
         kept: list[Object] = []
         continue_ = ""
         while True:
             found = self._cluster.list(self.resource, **scope, limit=_PAGE_SIZE, continue_=continue_)  # type: ignore[arg-type]
             self._hear()
-            kept += [(None if doubted else self._known(stored)) or self._keep(stored) for stored in found.items]
+            kept += [(None if compared else self._known(stored)) or self._keep(stored) for stored in found.items]
             version, continue_ = found.resource_version, found.continue_
             if not continue_:
                 return kept, version
