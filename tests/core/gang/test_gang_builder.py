@@ -11,6 +11,7 @@ from tests.core.gang.gangs import gangs_of
 from tests.core.gang.stored import ADMITTED, admitter_of, container, job, node, pod, seen, verdicts
 from tests.core.world import World as Small
 from tf_dist.core.gang.admission import AdmissionChanges
+from tf_dist.core.gang.cache import nodes_by_index
 from tf_dist.core.gang.placement.predicates import REFUSED_NODES
 from tf_dist.core.gang.resources.pod_requests import pod_limits, pod_requests, pod_sets
 from tf_dist.core.gang.types import (
@@ -188,6 +189,15 @@ def test_gang_has_assigned_nodes_and_bound_pods() -> None:
     )
     assert found.bound == {"worker": {"n": 1}}
     assert found.pod_nodes["worker"] == ("m", "n")  # worker 0 is assigned to m, worker 1 is bound to n
+
+
+def test_assigned_node_that_a_pod_uses_is_no_other_replicas() -> None:
+    """Worker 0 lost its node, and may go to any node. The only assigned node is that of worker 1."""
+    assert ADMITTED.admission is not None
+    status = replace(ADMITTED, admission=replace(ADMITTED.admission, placement={"worker": {"n": 1}}))
+    found = one(status, pod(owner="uid-mnist", index=1))
+    assert found.pod_nodes["worker"] == ("", "n")
+    assert nodes_by_index(found, "worker") == ["", "n"]
 
 
 @pytest.mark.parametrize(

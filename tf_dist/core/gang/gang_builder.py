@@ -215,7 +215,7 @@ def _vacated(job: Job, ended: frozenset[ReplicaId], placement: Placement) -> dic
 
 
 def _replica_nodes(request: AdmissionRequest, bound: BoundPods, spec: ReplicaSpec) -> tuple[str, ...]:
-    """The nodes of a type's replicas by index: the nodes of their pods, otherwise the assigned nodes.
+    """The nodes of a type's replicas by index: the nodes of their pods, otherwise assigned nodes that no pod uses.
 
     The index of a pod is only a label, so an index beyond the maximum is ignored.
     """
@@ -223,8 +223,19 @@ def _replica_nodes(request: AdmissionRequest, bound: BoundPods, spec: ReplicaSpe
     meant = replica_nodes(request.job, admission.placement, spec.type) if admission else ()
     found = bound.nodes(spec.type, request.status.attempts)
     most = max(len(meant), spec.replicas, len(found))
-    count = max(len(meant), max((index for index in found if index < most), default=-1) + 1)
-    return tuple(found.get(index) or (meant[index] if index < len(meant) else "") for index in range(count))
+    found = {index: node for index, node in found.items() if index < most}
+    if all(meant[index : index + 1] == (node,) for index, node in found.items()):
+        return meant
+    free = Counter(meant)
+    free.subtract(found.values())
+    nodes: list[str] = []
+    for index in range(max(len(meant), max(found, default=-1) + 1)):
+        node = found.get(index, "")
+        if not node and index < len(meant) and free[meant[index]] > 0:
+            node = meant[index]
+            free[node] -= 1
+        nodes.append(node)
+    return tuple(nodes)
 
 
 def policy_may_restart(job: Job, spec: ReplicaSpec) -> bool:
