@@ -253,14 +253,15 @@ class Invariants(Record):
         return [job for job in found if not self.forgotten(job)]
 
     def _pinned_in_vain(self, jobs: list[Object]) -> Decimal:
-        """The CPUs of future pods whose assigned node other pods have filled in the meantime."""
+        """The CPUs of future pods whose assigned node, or every node, other pods have filled in the meantime."""
         taken = Counter[str]()
         for _, pod in self.of("pods"):
             if on_a_node(pod):
                 taken[pod["spec"]["nodeName"]] += int(requested(pod["spec"]))
+        free = {node: room - taken[node] for node, room in self._room.items()}
         to_come = (one for job in jobs for one in self.to_come(job))
         return sum(
-            (cpu for node, cpu in to_come if node in self._room and self._room[node] - taken[node] < cpu), Decimal(0)
+            (cpu for node, cpu in to_come if free.get(node, max(free.values()) if not node else cpu) < cpu), Decimal(0)
         )
 
     def _on_nodes(self, key: Key, stored: Object, before: Admission | None, author: Author) -> None:

@@ -68,7 +68,7 @@ class Rules:
             site.author = HANDS
             return
         puppet = self._puppet(process)
-        site.invariants.strict = self._well()
+        site.invariants.strict = self._well() and site.simulation.now - puppet.process.continued > _CALM
         site.author = Author(
             puppet.process.name,
             leases=puppet.leases,

@@ -48,6 +48,7 @@ class Process:
         self._rate = rate
         self._offset = simulation.dice.uniform(0, 100_000)
         self.dead = self.stopped = self.unwinding = False
+        self.continued = float("-inf")  # when it last continued after a stop
         self.tasks: set[Task] = set()
         self._held: list[Task] = []
         simulation.processes.append(self)
@@ -81,7 +82,7 @@ class Process:
 
     def go_on(self) -> None:
         """Like SIGCONT: everything that became due in the meantime is due now."""
-        self.stopped = False
+        self.stopped, self.continued = False, self.simulation.now
         held, self._held = self._held, []
         for task in held:
             self.simulation.ready(task)
