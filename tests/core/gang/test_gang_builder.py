@@ -201,6 +201,18 @@ def test_assigned_node_that_a_pod_uses_is_no_other_replicas() -> None:
 
 
 @pytest.mark.parametrize(
+    ("placement", "vacated"),
+    [({"n": 1, "m": 1}, {"m": 1}), ({"n": 1}, {}), ({"m": 1}, {}), ({}, {})],
+    ids=["each has a node", "one of them lost its node", "one of them lost its node, too", "no node is assigned"],
+)
+def test_node_of_replica_that_continues_is_not_vacated(placement: dict[str, int], vacated: dict[str, int]) -> None:
+    assert ADMITTED.admission is not None
+    there = replace(ADMITTED.admission, placement={"worker": placement} if placement else {})
+    found = one(replace(ADMITTED, admission=there, succeeded=frozenset({ReplicaId("worker", 0)})))
+    assert found.vacated["worker"] == vacated
+
+
+@pytest.mark.parametrize(
     ("status", "timeout", "tried"),
     [
         (Status(), 60.0, [(0, None), (1, 60.0), (2, 60.0)]),

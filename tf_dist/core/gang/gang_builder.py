@@ -187,7 +187,7 @@ def _progress(request: AdmissionRequest, bound: BoundPods) -> dict[str, Any]:
         if assigned
         else {},
         "done": dict(_done(job, status, ended)) if assigned else {},
-        "vacated": _vacated(job, ended, assigned.placement) if assigned else {},
+        "vacated": _vacated(job, ended, assigned) if assigned else {},
     }
 
 
@@ -204,13 +204,19 @@ def _done(job: Job, status: Status, ended: frozenset[ReplicaId]) -> Counter[str]
     return done
 
 
-def _vacated(job: Job, ended: frozenset[ReplicaId], placement: Placement) -> dict[str, Counter[str]]:
-    """The number of succeeded replicas by type and node."""
+def _vacated(job: Job, ended: frozenset[ReplicaId], assigned: AssignedPods) -> dict[str, Counter[str]]:
+    """The number of succeeded replicas by type and node.
+
+    If a gang has lost assigned nodes, the replicas that continue keep the others, as in ``assign_nodes``.
+    """
     found: dict[str, Counter[str]] = {}
-    for type_ in {replica.type for replica in ended}:
-        nodes = replica_nodes(job, placement, type_)
-        done = (replica.index for replica in ended if replica.type == type_)
-        found[type_] = Counter(nodes[index] for index in done if index < len(nodes))
+    for spec in job.replica_specs:
+        done = sorted(replica.index for replica in ended if replica.type == spec.type)
+        if not done:
+            continue
+        nodes = replica_nodes(job, assigned.placement, spec.type)
+        spare = max(0, len(nodes) - assigned.sizes.get(spec.type, spec.replicas) + len(done))
+        found[spec.type] = Counter([nodes[index] for index in done if index < len(nodes)][:spare])
     return found
 
 
