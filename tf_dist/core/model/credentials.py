@@ -13,7 +13,7 @@ _SECRETS: Final = (
     (re.compile(r"\A[\w+/=\s-]*-----END [A-Z ]{1,40}-----"), _HIDDEN),
     (re.compile(r"(://)[^/\s@]{1,200}@"), rf"\1{_HIDDEN}@"),
     (re.compile(r"\b(Bearer|Basic)\s+[\w.~+/=-]{8,}", re.IGNORECASE), rf"\1 {_HIDDEN}"),
-    (re.compile(r"\beyJ[\w-]{8,}\.[\w-]+\.[\w-]+"), _HIDDEN),
+    (re.compile(r"(?<![\w-])eyJ[\w-]{8,}\.[\w-]+\.[\w-]+"), _HIDDEN),
     (re.compile(r"\b(AKIA|ASIA)[0-9A-Z]{16}\b"), _HIDDEN),
     (
         re.compile(
