@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from tf_dist.core.diagnostics.log_end import log_evidence
@@ -127,3 +129,11 @@ def test_tensor_of_many_lines_in_an_exception_is_left_out(complete: bool) -> Non
     if complete:
         assert told.splitlines()[0].endswith("… }) with an unsupported type to a Tensor.")
         assert "its last lines" not in told
+
+
+@pytest.mark.parametrize("text", ["[", "[1", "[1, ", "1[", "[[1] "])
+def test_long_line_of_brackets_is_shortened_in_time(text: str) -> None:
+    line = text * 20_000
+    before = time.process_time()
+    log_evidence([line, "Traceback (most recent call last):", line])
+    assert time.process_time() - before < 1

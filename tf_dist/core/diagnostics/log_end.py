@@ -31,7 +31,7 @@ _NOISE: Final = re.compile(
 _ARRAY_WORDS: Final = re.compile(
     r"(?:tf\.Tensor|array)\(|(?:dtype|shape|numpy)=[\w.()<>, ]*|\b(?:nan|inf|e)\b|[\d\s.,eE+\-\[\]()>'…]"
 )
-_NUMBERS_IN_BRACKETS: Final = re.compile(r"(\[+[\d\s.,eE+\-\[\]]{20})[\d\s.,eE+\-\[\]naif]{20,}\]")
+_NUMBERS_IN_BRACKETS: Final = re.compile(r"\[[\d\s.,eE+\-\[\]naif]{40,}")
 _VARIABLE: Final = re.compile(r"\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|[━─╸╺=>.]{3,}")
 
 
@@ -118,8 +118,14 @@ def _is_array(line: str) -> bool:
 
 
 def _shortened(line: str) -> str:
-    text = _NUMBERS_IN_BRACKETS.sub(r"\1…]", line[:_READ]) if "[" in line else line
+    text = _NUMBERS_IN_BRACKETS.sub(_shortened_array, line[:_READ]) if "[" in line else line
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+def _shortened_array(found: re.Match[str]) -> str:
+    array = found[0]
+    begin, end = len(array) - len(array.lstrip("[")) + 20, array.rfind("]")
+    return f"{array[:begin]}…]{array[end + 1 :]}" if end >= begin + 20 else array
 
 
 def _folded(lines: Iterable[str]) -> list[str]:
