@@ -388,6 +388,44 @@ def test_known_line_of_failed_program_has_advice(line: str, advice: str) -> None
     assert advice in found.resolution
 
 
+_HANDLED = """\
+Traceback (most recent call last):
+  File "/app/train.py", line 3, in <module>
+    import horovod
+ModuleNotFoundError: No module named 'horovod'
+"""
+_CUINIT = "cuda_driver.cc:282] failed call to cuInit: CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "log", "advice"),
+    [
+        # TensorFlow writes these lines on every machine without a GPU.
+        (2, "Error", f"2026-11-27 10:00:00.123456: E external/{_CUINIT}train.py: error: --steps is not a number", ""),
+        (2, "Error", f"E0000 00:00:1795799021.567839 2 {_CUINIT}train.py: error: --steps is not a number", ""),
+        (1, "Error", "WARNING:root:ModuleNotFoundError: No module named 'horovod'\n/data is empty", ""),
+        (1, "Error", "2026-11-27 10:00:00,123 - x - WARNING - ModuleNotFoundError: horovod\n/data is empty", ""),
+        (1, "Error", "Temporary failure in name resolution, trying again\n/data is empty", ""),
+        (1, "Error", f"{_HANDLED}step=1\n{_HANDLED.replace('ModuleNotFoundError', 'KeyError')}", ""),
+        (137, "OOMKilled", _HANDLED, "raise resources.limits.memory of the container, or use a smaller batch"),
+        (137, "Error", _HANDLED, "it was killed with SIGKILL, often by the kernel because of its memory"),
+        (139, "Error", _CUINIT, "it crashed in native code: try another TensorFlow build, or look for a core dump"),
+    ],
+)
+def test_handled_error_in_log_is_not_the_reason(code: int, reason: str, log: str, advice: str) -> None:
+    found = first(live(), pod(v1_job(), "worker-0", ended(code, reason, log)))
+    assert found.resolution == advice
+
+
+@pytest.mark.parametrize(
+    "between", ["During handling of the above exception", "The above exception was the direct cause"]
+)
+def test_reason_may_be_an_exception_of_the_chain(between: str) -> None:
+    chained = f"{_HANDLED}\n{between}\n\n{_HANDLED.replace('ModuleNotFoundError', 'ImportError')}"
+    found = first(live(), pod(v1_job(), "worker-0", ended(1, "Error", chained)))
+    assert found.resolution.startswith("install it where the container runs")
+
+
 def test_exception_is_first_line_of_evidence() -> None:
     log = 'step=1\nTraceback (most recent call last):\n  File "train.py", line 3, in <module>\nValueError: no'
     failed = pod(v1_job(), "worker-0", ended(1, "Error", log))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from tf_dist.core.diagnostics.log_end import log_evidence
-from tf_dist.core.diagnostics.log_rules import Gpus, known_failure, known_warnings
+from tf_dist.core.diagnostics.log_rules import Gpus, LogRule, known_failure, known_warnings
 from tf_dist.core.gang.resources.pod_requests import add_resources, pod_requests
 from tf_dist.core.model.assignment import replica_difference_text, waiting_text
 from tf_dist.core.model.context import Observed, ReconcileContext
@@ -247,7 +247,7 @@ def _end(status: Status, logs: Logs) -> Diagnosis:
     row = reason_row(status.reason)
     category, advice = (row.category, row.advice_at_end or row.advice) if row.category else _of_exit(exit_, said)
     if status.reason == Reason.BACKOFF_LIMIT_EXCEEDED and failure is not None:
-        rule = known_failure("\n".join(said))
+        rule = _known_failure(exit_, said)
         advice = rule.resolution if rule else advice
         if failure.event == Event.TASK_COMPLETED:
             advice = "nothing failed: let the policy for TaskCompleted complete the job (CompleteJob), or remove it"
@@ -273,10 +273,16 @@ def _said(exit_: Exit | None, replica: str, logs: Logs) -> Sequence[str]:
     return message if exit_ is None or exit_.start_failed else logs.get(replica) or message
 
 
+def _known_failure(exit_: Exit | None, said: Sequence[str]) -> LogRule | None:
+    """The rule for the failure. An error in the log of a program that a signal ended is not the reason of its end."""
+    by_signal = exit_ is not None and (exit_.out_of_memory or bool(signal_name(exit_.code)))
+    return None if by_signal else known_failure(said)
+
+
 def _of_exit(exit_: Exit | None, said: Sequence[str]) -> tuple[Category, str]:
     if exit_ is None:
         return Category.FAILURE, "tf-dist logs shows what its replicas wrote"
-    if (rule := known_failure("\n".join(said))) is not None:
+    if (rule := _known_failure(exit_, said)) is not None:
         return Category(rule.category), rule.resolution
     if exit_.out_of_memory:
         return Category.MEMORY, "raise resources.limits.memory of the container, or use a smaller batch"
@@ -400,7 +406,7 @@ def _waiting(pod: PodView, reason: str, message: str) -> Diagnosis:
     evidence = f"on node {pod.node}: {message}" if category is Category.IMAGE and pod.node else message
     if reason == Reason.CRASH_LOOP_BACK_OFF and pod.last_exit is not None:
         said = pod.last_exit.message.splitlines()
-        if pod.last_exit.start_failed or known_failure(pod.last_exit.message):
+        if pod.last_exit.start_failed or _known_failure(pod.last_exit, said):
             category, advice = _of_exit(pod.last_exit, said)
         elif pod.last_exit.code == 0:
             advice = Reason.REPLICA_SUCCEEDED.row.advice

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 _LINES: Final = 10  # lines shown of a log with a known exception
 _MORE_LINES: Final = 40  # lines shown of a log without a known exception
@@ -27,6 +27,12 @@ _NOISE: Final = re.compile(
     r"[IW]\d{4} \d\d:\d\d:\d\d|[IW]0000 00:00:\d|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IW] "
     r"|WARNING: All log messages before absl|To enable the following instructions: "
 )
+# Lines that are not the reason of a failure by themselves: of native libraries, which also log optional parts that they
+# lack as errors, and of a lower level than an error.
+_NO_REASON: Final = re.compile(
+    r"[IWE]\d{4} \d\d:\d\d:\d\d|[IWE]0000 00:00:\d|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IWE] "
+    r"|.{0,60}\b(?:DEBUG|INFO|WARN|WARNING)\b|.{0,200}\w*Warning: "
+)
 # The parts of a line of a printed array. If nothing else is in a line, the line is part of an array.
 _ARRAY_WORDS: Final = re.compile(
     r"(?:tf\.Tensor|array)\(|(?:dtype|shape|numpy)=[\w.()<>, ]*|\b(?:nan|inf|e)\b|[\d\s.,eE+\-\[\]()>'…]"
@@ -43,6 +49,10 @@ class _Traceback:
     frames: list[str] = field(default_factory=list)
     source: dict[str, str] = field(default_factory=dict)
     exception: str = ""
+    causes: str = ""
+    """The exceptions before it in its chain."""
+    before: int = 0
+    """The number of lines outside tracebacks before its end."""
 
     @property
     def place(self) -> Iterator[str]:
@@ -65,23 +75,43 @@ def log_evidence(lines: Sequence[str]) -> str:
     return "\n".join([_shortened(raised.exception), *raised.place, *before])
 
 
+class FailureReasons(NamedTuple):
+    """The parts of a failed program's log that may state the reason."""
+
+    last: str
+    """The last exception and the exceptions of its chain. Without an exception, the last line."""
+    others: str
+    """The lines after the exception, without warnings. Without an exception, all such lines."""
+
+
+def failure_reasons(lines: Sequence[str]) -> FailureReasons:
+    """The reasons in a failed program's log. Programs also write about errors that they handle."""
+    raised, others = _read(lines)
+    rest = [line for line in others[raised.before if raised else 0 :] if line.strip() and not _NO_REASON.match(line)]
+    last = f"{raised.exception}\n{raised.causes}" if raised else "".join(rest[-1:])
+    return FailureReasons(last, "\n".join(rest))
+
+
 def _read(lines: Sequence[str]) -> tuple[_Traceback | None, list[str]]:
     """The last traceback of a log, and the lines outside tracebacks."""
     last: _Traceback | None = None
     now: _Traceback | None = None
     others: list[str] = []
-    ignored = False
+    ignored = chained = False
     closed = -1  # the line in which the message of the last exception ends
     for number, line in enumerate(lines):
         if number <= closed:
             continue
         if _TRACEBACK.match(line) or (now is None and _FRAME.match(line)):
             now = _Traceback(ignored)
-            ignored = False
+            if last is not None and chained:
+                now.causes = f"{last.exception}\n{last.causes}"
+            ignored = chained = False
             if _TRACEBACK.match(line):
                 continue
         if now is None:
             ignored = line.startswith(_IGNORED)
+            chained = chained or _CHAINED.match(line) is not None
             if not ignored and not _CHAINED.match(line):
                 others.append(line)
         elif _FRAME.match(line):
@@ -91,6 +121,7 @@ def _read(lines: Sequence[str]) -> tuple[_Traceback | None, list[str]]:
                 now.source.setdefault(now.frames[-1], line)
         else:
             closed = _closing(lines, number)
+            now.before = len(others)
             now.exception = line if closed == number else f"{line} … {lines[closed].strip()}"
             last = last if now.ignored else now
             now = None

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Literal
 
+from tf_dist.core.diagnostics.log_end import failure_reasons
+
 
 class Gpus(StrEnum):
     """The replicas to which a rule applies. In a job with GPUs, a replica without a GPU is intended."""
@@ -152,9 +154,17 @@ LOG_RULES: Final = (
 )
 
 
-def known_failure(text: str) -> LogRule | None:
-    """The first rule that matches the end of a failed program's log."""
-    return next((rule for rule in LOG_RULES if any(one in text for one in rule.texts)), None)
+def known_failure(lines: Sequence[str]) -> LogRule | None:
+    """The first rule that matches the reason in the log of a failed program.
+
+    A rule for errors that do not end a program matches only an exception or the last line.
+    """
+    reasons = failure_reasons(lines)
+    for rule in LOG_RULES:
+        text = f"{reasons.last}\n{reasons.others}" if rule.ends else reasons.last
+        if any(one in text for one in rule.texts):
+            return rule
+    return None
 
 
 def known_warnings(lines: Sequence[str], gpus: Gpus) -> Iterator[LogRule]:
