@@ -71,9 +71,73 @@ def test_last_exception_of_chain_counts() -> None:
     ]
 
 
-def test_exception_that_python_ignored_at_exit_is_not_the_reason() -> None:
-    ignored = ["Exception ignored in: <function Pool.__del__ at 0x7f>", *FRAMES[4:-1], "OSError: closed"]
+@pytest.mark.parametrize(
+    "head",
+    [
+        "Exception ignored in: <function Pool.__del__ at 0x7f>",
+        "Exception ignored in atexit callback: <function stop at 0x7f>",
+        "Exception ignored while calling deallocator <function Pool.__del__ at 0x7f>:",  # since Python 3.14
+    ],
+)
+def test_exception_that_python_ignored_at_exit_is_not_the_reason(head: str) -> None:
+    ignored = [head, *FRAMES[4:-1], "OSError: closed"]
     assert log_evidence([*FRAMES, *ignored]).splitlines()[0] == "ValueError: shapes (3,) and (4,) differ"
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        ["Exception ignored in: <function Pool.__del__ at 0x7f>", *FRAMES[4:]],
+        FRAMES[4:7],  # cut off
+    ],
+    ids=["ignored", "cut off"],
+)
+def test_log_of_unusable_tracebacks_is_unchanged(log: list[str]) -> None:
+    assert log_evidence(log).splitlines() == log
+
+
+def test_colours_and_overwritten_text_are_left_out() -> None:
+    log = [
+        "1/9 [>...]\r9/9 [===]\r",
+        "Traceback (most recent call last):",
+        '  File \x1b[35m"/app/train.py"\x1b[0m, line \x1b[35m3\x1b[0m, in \x1b[35m<module>\x1b[0m',
+        "    \x1b[31m1\x1b[0m\x1b[1;31m/\x1b[0m\x1b[31m0\x1b[0m",
+        "    \x1b[31m~\x1b[0m\x1b[1;31m^\x1b[0m\x1b[31m~\x1b[0m",
+        "\x1b[1;35mZeroDivisionError\x1b[0m: \x1b[35mdivision by zero\x1b[0m",
+    ]
+    assert log_evidence(log).splitlines() == [
+        "ZeroDivisionError: division by zero",
+        '  File "/app/train.py", line 3, in <module>',
+        "    1/0",
+        "its last lines:",
+        "  9/9 [===]",
+    ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "2026-11-27 10:00:00.123456: W tensorflow/core/data/root_dataset.cc:345] autotune is slow",
+        "I0000 00:00:1795799021.567839       2 port.cc:153] oneDNN custom operations are on.",
+        "Node: 'mean_squared_error/SquaredDifference'",  # before the reason of a failed graph
+    ],
+)
+@pytest.mark.parametrize("at", range(5, len(FRAMES)))
+def test_line_of_native_library_does_not_end_traceback(line: str, at: int) -> None:
+    assert log_evidence([*FRAMES[:at], line, *FRAMES[at:]]) == log_evidence(FRAMES)
+
+
+def test_stack_of_crashed_program_has_no_exception() -> None:
+    log = [
+        "Fatal Python error: Segmentation fault",
+        "",
+        "Current thread 0x00007f (most recent call first):",
+        '  File "/app/train.py", line 3 in f',
+        '  File "/app/train.py", line 9 in <module>',
+        "",
+        "Extension modules: numpy (total: 13)",
+    ]
+    assert log_evidence(log).splitlines() == log
 
 
 def test_truncated_traceback_is_recognized() -> None:

@@ -19,9 +19,12 @@ _READ: Final = 4096  # characters of a line that are read
 
 _TRACEBACK: Final = re.compile(r"\s*Traceback \(most recent call last\):")
 _FRAME: Final = re.compile(r'\s+File "([^"]+)", line (\d+)(?:, in (.+))?')
-_IGNORED: Final = "Exception ignored in"  # at the end of a process; the exception is not the reason of the failure
+_IGNORED: Final = "Exception ignored "  # at the end of a process; the exception is not the reason of the failure
+_STACK: Final = "(most recent call first):"  # of a thread of a program that crashed: no exception follows
+_ESCAPE: Final = re.compile(r"\x1b\[[0-9;?:]*[ -/]*[@-~]")
 _CHAINED: Final = re.compile(r"During handling of the above exception|The above exception was the direct cause")
 _LIBRARY: Final = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|^<frozen ")
+_NODE: Final = "Node: '"  # the operation of a TensorFlow graph; the next line has the reason
 _CARETS: Final = re.compile(r"\s*[~^]+\s*$")
 _NOISE: Final = re.compile(
     r"[IW]\d{4} \d\d:\d\d:\d\d|[IW]0000 00:00:\d|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IW] "
@@ -66,10 +69,11 @@ class _Traceback:
 
 def log_evidence(lines: Sequence[str]) -> str:
     """The lines about a failure at the end of a log, most important first."""
+    lines = [_drawn(line) for line in lines]
     raised, others = _read(lines)
     shown = [_shortened(line) for line in others if not (_is_array(line) or _NOISE.match(line))]
     if raised is None:
-        return "\n".join(_folded(shown)[-_MORE_LINES:])
+        return "\n".join(_folded(shown if others else lines)[-_MORE_LINES:])
     rest = _folded(line for line in shown if line.strip())[-_LINES:]
     before = ["its last lines:", *(f"  {line}" for line in rest)] if rest else []
     return "\n".join([_shortened(raised.exception), *raised.place, *before])
@@ -86,7 +90,7 @@ class FailureReasons(NamedTuple):
 
 def failure_reasons(lines: Sequence[str]) -> FailureReasons:
     """The reasons in a failed program's log. Programs also write about errors that they handle."""
-    raised, others = _read(lines)
+    raised, others = _read([_ESCAPE.sub("", line) for line in lines])
     rest = [line for line in others[raised.before if raised else 0 :] if line.strip() and not _NO_REASON.match(line)]
     last = f"{raised.exception}\n{raised.causes}" if raised else "".join(rest[-1:])
     return FailureReasons(last, "\n".join(rest))
@@ -99,8 +103,13 @@ def _read(lines: Sequence[str]) -> tuple[_Traceback | None, list[str]]:
     others: list[str] = []
     ignored = chained = False
     closed = -1  # the line in which the message of the last exception ends
+    stack = False
     for number, line in enumerate(lines):
         if number <= closed:
+            continue
+        stack = line.rstrip().endswith(_STACK) or (stack and line[:1].isspace())
+        if stack:
+            others.append(line)
             continue
         if _TRACEBACK.match(line) or (now is None and _FRAME.match(line)):
             now = _Traceback(ignored)
@@ -114,6 +123,8 @@ def _read(lines: Sequence[str]) -> tuple[_Traceback | None, list[str]]:
             chained = chained or _CHAINED.match(line) is not None
             if not ignored and not _CHAINED.match(line):
                 others.append(line)
+        elif _NOISE.match(line) or line.startswith(_NODE):
+            continue  # native libraries write into the tracebacks of Python
         elif _FRAME.match(line):
             now.frames.append(line)
         elif line[:1].isspace() or not line:
@@ -146,6 +157,13 @@ def _closing(lines: Sequence[str], first: int) -> int:
 def _is_array(line: str) -> bool:
     parts = "[" in line or "]" in line or "dtype=" in line or line.rstrip().endswith(",")
     return parts and not _ARRAY_WORDS.sub("", line)
+
+
+def _drawn(line: str) -> str:
+    """The line without colours, and without text that a progress bar overwrote."""
+    if "\r" in line:
+        line = next((part for part in reversed(line.split("\r")) if part.strip()), "")
+    return _ESCAPE.sub("", line) if "\x1b" in line else line
 
 
 def _shortened(line: str) -> str:
