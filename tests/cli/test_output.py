@@ -6,6 +6,9 @@ import pytest
 
 from tests.cli.conftest import Program
 from tests.cli.processes import on_terminal
+from tf_dist.cli.findings import show_findings
+from tf_dist.core.diagnostics.diagnose import Diagnosis
+from tf_dist.core.model.reasons import Category, Level
 
 
 def test_run_shows_live_table_below_lines(tf_dist: Program) -> None:
@@ -42,6 +45,13 @@ def test_terminal_control_sequences_of_job_are_removed(tf_dist: Program) -> None
     assert "\x1b]0;" not in text
     assert "\x1b[31mred" in text
     assert "[bold]markup[/bold]" in text
+
+
+def test_control_sequences_of_findings_are_removed() -> None:
+    found = Diagnosis(Level.ERROR, Category.FAILURE, "worker-0 failed: \x1b[2J\x9b1A", "ValueError: \x1b]0;title\x07no")
+    written: list[str] = []
+    show_findings([found], written.append)
+    assert written == ["error: worker-0 failed: 1A", "    ValueError: no"]
 
 
 def test_problems_are_colored(tf_dist: Program) -> None:

@@ -24,9 +24,9 @@ _STYLES: Final = {"error": "red bold", "warning": "yellow bold", "info": "cyan"}
 def show_findings(found: Iterable[Diagnosis], write: Callable[[str], None] = output.line) -> None:
     """Write each finding with its evidence and its resolution."""
     for one in found:
-        write(f"{output.styled(one.level.value, _STYLES[one.level.value])}: {one.summary}")
+        write(f"{output.styled(one.level.value, _STYLES[one.level.value])}: {visible_text(one.summary)}")
         for text in one.detail.splitlines():
-            write(f"    {text}")
+            write(f"    {visible_text(text)}")
         if one.resolution:
             write(f"  {output.styled('what to do:', 'bold')} {one.resolution}")
 

@@ -67,3 +67,32 @@ def test_formats_hours(seconds: float, text: str) -> None:
 )
 def test_visible_text_of_terminal_line(line: str, text: str | None) -> None:
     assert visible_text(line) == (line if text is None else text)
+
+
+@pytest.mark.parametrize(
+    ("sequence", "rest"),
+    [
+        ("\x1b[2J", ""),  # erases the screen
+        ("\x1b[?25l", ""),
+        ("\x1b[>4;2m", ""),
+        ("\x1b[!p", ""),
+        ("\x1b[1;5 q", ""),
+        ("\x1b]0;title\x07", ""),
+        ("\x1b]8;id=1;https://example.com\x1b\\", ""),  # a link, of rich
+        ("\x1bP1;2|x\x1b\\", ""),
+        ("\x1b(0", ""),
+        ("\x1bc", ""),
+        ("\x1b\x1b[H", ""),
+        ("\x9b2J", "2J"),
+        ("\x9d0;title\x9c", "0;title"),
+        ("\x00\x08\x7f", ""),
+        # Unfinished.
+        ("\x1b", ""),
+        ("\x1b[", ""),
+        ("\x1b[31", ""),
+        ("\x1b]0;title", ""),
+    ],
+)
+def test_visible_text_has_no_control_sequence_but_colours(sequence: str, rest: str) -> None:
+    assert visible_text(sequence) == rest
+    assert visible_text(f"\x1b[38:5:1mloss\x1b[0m{sequence}") == f"\x1b[38:5:1mloss\x1b[0m{rest}"

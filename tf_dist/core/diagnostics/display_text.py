@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from tf_dist.core.model.usage import Usage
 
-_CONTROLS: Final = re.compile(r"\x1b\[[0-9;?]*[A-LN-Za-ln-z]|\x1b[^\[]|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f]")
+# All control characters and control sequences, also unfinished ones, but colours (\x1b[31m). A terminal executes
+# some of the characters from \x80 on like \x1b and the character after it.
+_CONTROLS: Final = re.compile(
+    r"\x1b(?!\[[0-9;:]*m)(?:\[[0-?]*[ -/]*[@-~]?|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~]?)"
+    r"|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f]"
+)
 
 
 def visible_text(text: str) -> str:
