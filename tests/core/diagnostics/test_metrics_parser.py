@@ -319,10 +319,11 @@ def test_keeps_at_most_100_names() -> None:
     assert combined == progress.metrics, "those of the leader come first"
 
 
-def test_reads_nan_and_infinite_losses() -> None:
-    found = Progress().after("loss=nan norm=inf").metrics
-    assert math.isnan(found["loss"])
-    assert math.isinf(found["norm"])
+@pytest.mark.parametrize("form", ["loss={}", "loss: {}", '{{"loss": {}}}', "7/7 - 0s - loss: {}"])
+@pytest.mark.parametrize("value", ["nan", "NaN", "-nan", "NAN", "inf", "-inf", "INF", "Infinity", "-Infinity"])  # JSON
+def test_reads_nan_and_infinite_losses(form: str, value: str) -> None:
+    found = Progress({"loss": 0.5}).after(form.format(value)).metrics
+    assert dict(found) == pytest.approx({"loss": float(value)}, nan_ok=True)
 
 
 @pytest.mark.parametrize(

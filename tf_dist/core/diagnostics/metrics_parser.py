@@ -22,7 +22,7 @@ RESULT_MARK: Final = "tf-dist-result: "
 _LONGEST: Final = 4096  # characters: lines with metrics are short; longer lines are data
 _LONGEST_HISTORY: Final = 65_536  # characters of the history of a training, which has a number for each epoch
 
-_NUMBER: Final = r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|nan|NaN|inf)"
+_NUMBER: Final = r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|[nN][aA][nN]|[iI][nN][fF](?:inity)?)"
 _UNIT: Final = (
     r"(?:[kKMGT]i?[bB]?|[bB]|bytes|[nuµm]?s|secs?|seconds?|msecs?|usecs?|min|mins|minutes?|h|hrs?|hours?|days?"
     r"|[kMG]?[hH]z|milliseconds?|microseconds?|MiB/s|[MG]B/s)"
