@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Mapping
 from itertools import dropwhile
 from typing import TYPE_CHECKING, Any, Final
 
 from tf_dist.core.diagnostics.metrics_parser import RESULT_MARK
-from tf_dist.core.diagnostics.outcome import Outcome, outcome_error, read_outcome
+from tf_dist.core.diagnostics.outcome import Outcome, outcome_error, read_outcome, storable
 from tf_dist.core.diagnostics.replicas import leaders_first
 from tf_dist.core.model.reasons import OutcomeKind
 from tf_dist.core.model.status import Status, display_phase
@@ -33,7 +32,7 @@ def event_payload(last: StoredJob, snapshot: JobSnapshot, end: SessionEnd) -> di
     found = wait_outcome(last.status, conclusion, time.time())
     outcome = snapshot.observed(found) if found is not None else None
     timed = outcome or Outcome.of(last.status, OutcomeKind.UNKNOWN)
-    return {
+    event = {
         "reached": conclusion.reached,
         "decided": conclusion.decided,
         "outcome": outcome.document() if outcome else None,
@@ -58,6 +57,7 @@ def event_payload(last: StoredJob, snapshot: JobSnapshot, end: SessionEnd) -> di
             "disruptions": last.status.total_disruptions,
         },
     }
+    return dict(storable(event))
 
 
 def _reported_metrics(snapshot: JobSnapshot) -> dict[str, Any]:
@@ -71,17 +71,25 @@ def _reported_metrics(snapshot: JobSnapshot) -> dict[str, Any]:
     message = next((one for one in messages if one.startswith(("{", RESULT_MARK))), "")
     value = _read_json(message.removeprefix(RESULT_MARK) if message.startswith(RESULT_MARK) else snapshot.result.result)
     output = read if isinstance(read := _read_json(message), dict) else {}
-    numbers = {key: float(value) for key, value in output.items() if type(value) in (int, float)}
+    numbers = {key: float(str(value)) for key, value in output.items() if type(value) in (int, float)}
     values = {"metrics": {**snapshot.result.metrics, **numbers}, "checkpoint": snapshot.result.checkpoint}
-    found = values | ({"output": output} if output else {}) | ({} if value is _NOTHING else {"value": value})
-    return dict(_storable(found))
+    return values | ({"output": output} if output else {}) | ({} if value is _NOTHING else {"value": value})
+
+
+_MOST_LEVELS: Final = 100  # of nested values: those who read and store them call a function for each level
 
 
 def _read_json(text: str) -> Any:
     try:
-        return json.loads(text)
-    except ValueError:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
         return _NOTHING
+    return _NOTHING if _is_deep(value, _MOST_LEVELS) else value
+
+
+def _is_deep(value: Any, levels: int) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels == 0 or any(_is_deep(one, levels - 1) for one in inner)
 
 
 _TRACEBACK: Final = "Traceback (most recent call last):"
@@ -94,15 +102,6 @@ def exception_first(message: str) -> str:
         return message
     raised = list(dropwhile(lambda line: not line or line[:1].isspace(), lines.splitlines()))
     return before.partition(_TRACEBACK)[0] + "\n".join(raised) if raised else message
-
-
-def _storable(value: Any) -> Any:
-    """A JSON value whose numbers every database can store: nan and inf become text."""
-    if isinstance(value, dict):
-        return {key: _storable(one) for key, one in value.items()}
-    if isinstance(value, list):
-        return [_storable(one) for one in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value  # JSON has no nan and inf
 
 
 def unseen_payload(end: SessionEnd, job: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ available at any later time. A client adds metrics, the checkpoint and the end o
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Self
@@ -68,8 +69,7 @@ class Outcome:
     def document(self) -> dict[str, Any]:
         """The outcome as plain JSON, with ``nan`` and ``inf`` as texts. ``read_outcome`` reads it."""
         plain = {one.name: getattr(self, one.name) for one in fields(self)}
-        metrics = {name: value if math.isfinite(value) else str(value) for name, value in self.metrics.items()}
-        return {**plain, "kind": self.kind.value, "metrics": metrics}
+        return dict(storable({**plain, "kind": self.kind.value, "metrics": dict(self.metrics)}))
 
     @classmethod
     def of(
@@ -107,6 +107,23 @@ class Outcome:
             goodput=usage.goodput,
             log=failure.message[-_LOG_LIMIT:] if failure is not None and failure.code is not None else "",
         )
+
+
+_UNSTORABLE: Final = re.compile(r"[\x00\ud800-\udfff]")
+
+
+def storable(value: Any) -> Any:
+    """A JSON value that every database can store.
+
+    ``nan`` and ``inf`` become texts. PostgreSQL refuses NUL and halves of characters, which programs write.
+    """
+    if isinstance(value, dict):
+        return {storable(key): storable(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [storable(one) for one in value]
+    if isinstance(value, str):
+        return _UNSTORABLE.sub("\ufffd", value)
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value  # JSON has no nan and inf
 
 
 def job_outcome(status: Status) -> Outcome | None:
