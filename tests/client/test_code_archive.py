@@ -117,6 +117,7 @@ def test_rejects_folder_that_excludes_program(tmp_path: Path) -> None:
 def test_skips_sockets_and_pipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, **{"train.py": ""})
     os.mkfifo(tmp_path / "pipe")
+    os.mkfifo(tmp_path / ".gitignore")
     monkeypatch.chdir(tmp_path)
     with socket.socket(socket.AF_UNIX) as opened:
         opened.bind("socket")
@@ -177,6 +178,21 @@ def test_rejects_unreadable_file(tmp_path: Path) -> None:
     (tmp_path / "secret").chmod(0)
     with pytest.raises(InvalidJob, match="secret cannot be read: Permission denied"):
         pack_code(tmp_path)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may search every folder, and read every file")
+@pytest.mark.parametrize(("mode", "named"), [(0o000, "data"), (0o400, "data/.gitignore"), (0o100, "data")])
+def test_rejects_unreadable_subfolder(tmp_path: Path, mode: int, named: str) -> None:
+    write(tmp_path, **{"train.py": "", "data/x.csv": ""})
+    (tmp_path / "data").chmod(mode)
+    try:
+        with pytest.raises(InvalidJob, match=rf"{tmp_path}/{named} cannot be read: Permission denied") as refused:
+            pack_code(tmp_path)
+        assert f"chmod u+rx {tmp_path}/data" in str(refused.value)
+        write(tmp_path, **{".tfdistignore": "data/\n"})
+        assert packed_names(tmp_path) == [".tfdistignore", "train.py"]
+    finally:
+        (tmp_path / "data").chmod(0o700)
 
 
 KERNEL = Path("/proc/sys/kernel/random")

@@ -116,6 +116,8 @@ def _files(root: Path) -> Iterator[_File]:
         try:
             entries = sorted(os.scandir(folder), key=lambda one: one.name)
         except OSError as error:
+            if isinstance(error, FileNotFoundError) and prefix:
+                continue  # the folder was deleted after the folder above it was listed
             raise _refused(f"{folder} cannot be read: {error.strerror}", _unreadable(folder)) from None
         ignored = (*above, *_patterns(folder))
         for entry in entries:
@@ -124,22 +126,33 @@ def _files(root: Path) -> Iterator[_File]:
             if entry.name in _NEVER or entry.name.endswith((".pyc", ".pyo")) or _leaves_out(ignored, path, is_folder):
                 continue
             if is_folder:
-                if not any((path / mark).is_file() for mark in _MARKS):
+                if not any(os.path.isfile(path / mark) for mark in _MARKS):
                     pending.append((path, f"{name}/", ignored))
-            elif entry.is_symlink():
-                # The target of a link, relative to its folder; InvalidJob if it leaves the folder to send.
-                target = Path(os.path.normpath(path.parent.resolve() / os.readlink(path)))
-                inside = root.resolve()
-                if target != inside and not target.is_relative_to(inside):
-                    hint = "copy the file into the folder, or leave the link out: write its name into .tfdistignore"
-                    raise _refused(f"{path} is a link to {target}, which is not in the folder", hint)
-                yield _File(name, path, 0, os.path.relpath(target, path.parent.resolve()))
-                count += 1
-            elif entry.is_file():
-                yield _File(name, path, entry.stat().st_size)
+                continue
+            try:
+                found = _file(entry, name, path, root)
+            except FileNotFoundError:
+                continue  # the file was deleted after the folder was listed
+            except OSError as error:
+                raise _refused(f"{path} cannot be read: {error.strerror}", _unreadable(path)) from None
+            if found is not None:
+                yield found
                 count += 1
             if count > _MOST_FILES:
                 return
+
+
+def _file(entry: os.DirEntry[str], name: str, path: Path, root: Path) -> _File | None:
+    """A file or link to send; None for sockets, pipes and devices. OSError if it cannot be read."""
+    if entry.is_symlink():
+        # The target of a link, relative to its folder; InvalidJob if it leaves the folder to send.
+        target = Path(os.path.normpath(path.parent.resolve() / os.readlink(path)))
+        inside = root.resolve()
+        if target != inside and not target.is_relative_to(inside):
+            hint = "copy the file into the folder, or leave the link out: write its name into .tfdistignore"
+            raise _refused(f"{path} is a link to {target}, which is not in the folder", hint)
+        return _File(name, path, 0, os.path.relpath(target, path.parent.resolve()))
+    return _File(name, path, entry.stat().st_size) if entry.is_file() else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +184,8 @@ def _is_left_out(root: Path, folder: Path) -> bool:
 
 def _patterns(folder: Path) -> Iterator[_Ignored]:
     for name in IGNORE_FILES:
+        if stat.S_ISFIFO(_mode(folder / name)):
+            continue  # reading it would wait for a writer
         try:
             lines = (folder / name).read_text(encoding="utf-8", errors="replace").splitlines()
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
@@ -213,8 +228,17 @@ def _leaves_out(ignored: Iterable[_Ignored], path: Path, is_folder: bool) -> boo
     return bool(found)
 
 
+def _mode(path: Path) -> int:
+    try:
+        return path.stat().st_mode
+    except OSError:
+        return 0
+
+
 def _unreadable(path: Path) -> str:
-    return f"allow it (chmod u+r {path}), or leave it out: write its name into .tfdistignore"
+    path = path if os.access(path.parent, os.X_OK) else path.parent
+    mode = "u+rx" if os.path.isdir(path) else "u+r"
+    return f"allow it (chmod {mode} {path}), or leave it out: write its name into .tfdistignore"
 
 
 def _add(archive: tarfile.TarFile, one: _File) -> None:
