@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from base64 import b64encode
 from typing import Any
 
 import pytest
 
 from tf_dist.cluster.api import Object
+from tf_dist.cluster.kubelet.pod.pod_state import peer_names
 from tf_dist.cluster.kubelet.pod.pod_status import PodStartError
 from tf_dist.cluster.kubelet.pod.pod_volumes import (
     ClaimVolume,
@@ -74,6 +76,28 @@ def plan(**fields: Any) -> Any:
 )
 def test_variables_are_expanded_as_in_kubernetes(text: str, expected: str) -> None:
     assert expand(text, {"A": "1", "B": "2"}) == expected
+
+
+@pytest.mark.parametrize("text", ["x", "$(", "$", "-", "$(A", "a-"])
+def test_long_variables_are_read_in_time(text: str) -> None:
+    long = text * (1_000_000 // len(text))
+    before = time.process_time()
+    assert expand(long, {"A": "1"}).replace("$", "") == long.replace("$", "")
+    assert peer_names(long) == []
+    assert time.process_time() - before < 1
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("mnist-worker-0.mnist:2222,mnist-ps-0.mnist", ["mnist-worker-0.mnist", "mnist-ps-0.mnist"]),
+        ("--chief=-a-.b--C.d", ["a-.b--"]),
+        ("10.0.0.1", ["10.0", "0.1"]),
+        ("no name", []),
+    ],
+)
+def test_names_of_peers_in_variables(text: str, expected: list[str]) -> None:
+    assert peer_names(text) == expected
 
 
 @pytest.mark.parametrize(

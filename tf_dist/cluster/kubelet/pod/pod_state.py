@@ -54,8 +54,14 @@ _KINDS = {
 NOT_HONOURED = "NotHonoured"
 _KEPT_ATTEMPTS = 4  # earlier attempts of a container whose logs are kept
 _KEPT_PODS = 10  # pods of one name whose logs are kept in ``keep_logs_dir``
-_PEER = re.compile(r"[a-z0-9][-a-z0-9]*\.[a-z0-9][-a-z0-9]*")
+# It begins only where a word begins: a long text without a dot must not be read again from each of its characters.
+_PEER = re.compile(r"(?<![-a-z0-9])-*([a-z0-9][-a-z0-9]*\.[a-z0-9][-a-z0-9]*)")
 _RETRY = 2.0  # seconds until a missing object is looked up again
+
+
+def peer_names(text: str) -> list[str]:
+    """The texts in a variable that may be names of replicas, such as ``mnist-worker-0.mnist``."""
+    return _PEER.findall(text)
 
 
 @dataclass(slots=True, eq=False)
@@ -170,7 +176,7 @@ class PodState:
         self.paths = VolumeManager(self.folder, self.home.claims / self.namespace, group).make(volumes)
         self.volumes = volumes
         self.plans = {plan.name: plan for plan in plans}
-        self.peers = frozenset(name for plan in plans for text in plan.env.values() for name in _PEER.findall(text))
+        self.peers = frozenset(name for plan in plans for text in plan.env.values() for name in peer_names(text))
 
     def _surroundings(self, cluster: Cluster) -> PlanContext:
         def find(kind: str, name: str) -> Object | None:

@@ -98,7 +98,8 @@ def expand(text: str, env: Mapping[str, str]) -> str:
     def value(match: re.Match[str]) -> str:
         return "$" if match[0] == "$$" else env.get(match[1], match[0])
 
-    return _REFERENCE.sub(value, text)
+    end = text.rfind(")") + 1  # behind it, the end of each $( would be searched in vain
+    return _REFERENCE.sub(value, text[:end]) + text[end:].replace("$$", "$")
 
 
 def pod_hostname(pod: Object) -> str:
