@@ -133,6 +133,15 @@ def test_missing_command_fails_with_127(bench: Bench) -> None:
     assert "/usr/bin" in terminated["message"]
 
 
+def test_reason_of_failed_start_may_be_long(bench: Bench) -> None:
+    """The reason must not end the process above the containers, which receives it."""
+    path = [{"name": "PATH", "value": ":".join(f"/nowhere/{number:05}" for number in range(6000))}]
+    status = bench.run(make_pod("one", "nosuch", container={"env": path}))
+    found = status["containerStatuses"][0]["state"]["terminated"]
+    assert (found["exitCode"], found["reason"]) == (127, "StartError")
+    assert found["message"].startswith('exec: "nosuch": executable file not found in PATH')
+
+
 def test_file_that_is_not_executable_fails_with_126(bench: Bench) -> None:
     terminated = bench.run(make_pod("one", "/etc/hosts"))["containerStatuses"][0]["state"]["terminated"]
     assert (terminated["exitCode"], terminated["reason"]) == (126, "StartError")

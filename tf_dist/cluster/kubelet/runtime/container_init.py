@@ -14,6 +14,7 @@ from tf_dist.cluster.kubelet.runtime.event_loop import Message
 from tf_dist.cluster.kubelet.runtime.mounts import Mounter, read_only_root
 
 MOUNTED = b"+"
+MAX_MESSAGE = 4096  # characters
 NOT_FOUND, NOT_EXECUTABLE, CANNOT_START_CODE = 127, 126, 128
 
 
@@ -49,7 +50,8 @@ def exec_container(spec: dict[str, Any], out: int, err: int, report: int, *, iso
 
 
 def _fail(report: int, message: str, code: int) -> NoReturn:
-    os.write(report, json.dumps({"message": message, "code": code}).encode())
+    # The shim reads the report with one call.
+    os.write(report, json.dumps({"message": message[:MAX_MESSAGE], "code": code}).encode())
     os._exit(code)
 
 
