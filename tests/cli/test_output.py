@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from io import StringIO
+
 import pytest
 
 from tests.cli.conftest import Program
 from tests.cli.processes import on_terminal
+from tests.core.builders import START, pod, v1_job
 from tf_dist.cli.findings import show_findings
+from tf_dist.cli.run_output import LiveView
+from tf_dist.client.monitor import JobSnapshot
 from tf_dist.core.diagnostics.diagnose import Diagnosis
 from tf_dist.core.model.reasons import Category, Level
+from tf_dist.core.model.status import Admission, Phase, Status
 
 
 def test_run_shows_live_table_below_lines(tf_dist: Program) -> None:
@@ -45,6 +51,23 @@ def test_terminal_control_sequences_of_job_are_removed(tf_dist: Program) -> None
     assert "\x1b]0;" not in text
     assert "\x1b[31mred" in text
     assert "[bold]markup[/bold]" in text
+
+
+def test_live_view_shows_messages_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    message = "failed [rpc error: code = 5] on [/v2/x] \x1b[2J\\[b]"
+    state = {"waiting": {"reason": "ErrImagePull", "message": message}}
+    job = v1_job()
+    waiting = pod(job, "worker-0", {"phase": "Pending", "containerStatuses": [{"name": "tensorflow", "state": state}]})
+    snapshot = JobSnapshot(job).with_objects(Status(admission=Admission(START), phase=Phase.PENDING), [waiting])
+    terminal = StringIO()
+    monkeypatch.setattr("sys.stdout", terminal)
+    view = LiveView(job, error=False)
+    view.say(message)
+    view._console.print(view._table(snapshot, 0.0))
+    view.close()
+    shown = terminal.getvalue()
+    assert shown.count("failed [rpc error: code = 5] on [/v2/x] \\[b]") == 2
+    assert "\x1b" not in shown
 
 
 def test_control_sequences_of_findings_are_removed() -> None:

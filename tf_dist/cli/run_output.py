@@ -73,7 +73,8 @@ class LiveView:
         """Print a line above the table."""
         from rich.text import Text
 
-        self._console.print(Text(text, style=style or "bold"))
+        shown = "\n".join(map(visible_text, text.splitlines()))
+        self._console.print(Text(shown, style=style or "bold"))
 
     def close(self) -> None:
         """Remove the table."""
@@ -130,11 +131,14 @@ def _metrics(snapshot: JobSnapshot) -> tuple[str, ...]:
 
 
 def _caption(snapshot: JobSnapshot) -> str | None:
+    from rich.markup import escape
+
     details = [f"{row.replica}: {row.detail}" for row in snapshot.replicas if row.detail and row.state != "Running"]
     status = snapshot.status
     message = status.display_message
     waiting = [message] if (not status.admission_holds or status.stalled) and message else []
-    return "\n".join([*waiting, *details]) or None
+    lines = "\n".join([*waiting, *details]).splitlines()
+    return escape("\n".join(map(visible_text, lines))) or None
 
 
 def show_summary(result: Result, kept: str) -> None:
