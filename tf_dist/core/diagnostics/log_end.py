@@ -34,7 +34,7 @@ _NOISE: Final = re.compile(
 # lack as errors, and of a lower level than an error.
 _NO_REASON: Final = re.compile(
     r"[IWE]\d{4} \d\d:\d\d:\d\d|[IWE]0000 00:00:\d|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IWE] "
-    r"|.{0,60}\b(?:DEBUG|INFO|WARN|WARNING)\b|.{0,200}\w*Warning: "
+    r"|.{0,60}\b(?:DEBUG|INFO|WARN|WARNING)\b|.{0,200}Warning: "
 )
 # The parts of a line of a printed array. If nothing else is in a line, the line is part of an array.
 _ARRAY_WORDS: Final = re.compile(
