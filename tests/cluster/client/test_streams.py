@@ -97,3 +97,17 @@ def test_invalid_json_becomes_the_message_of_the_error() -> None:
         "message": '{"metadata":{"uid":"u","managedFields":['
     }
     assert parse_body(b"") is None
+
+
+@pytest.mark.parametrize("nested", ["[" * 100_000 + "]" * 100_000, '{"a":' * 100_000 + "1" + "}" * 100_000])
+def test_object_that_is_nested_too_deeply_does_not_hide_the_others(nested: str) -> None:
+    good = {"kind": "TFJob", "metadata": {"name": 'a"]}\\'}, "spec": {"x": [[{"[": 1}]]}}
+    bad = {"kind": "TFJob", "metadata": {"name": "b"}, "spec": {"x": "VALUE", "y": [1, {"z": "]"}]}}
+    page = json.dumps({"kind": "List", "items": [good, bad, good]}).replace('"VALUE"', nested)
+    first, read, last = parse_body(page.encode())["items"]
+    assert first == last == good
+    inner = read["spec"].pop("x")
+    assert read == {**bad, "spec": {"y": [1, {"z": "]"}]}}
+    while not isinstance(inner, str):
+        inner = next(iter(inner.values() if isinstance(inner, dict) else inner))
+    assert inner == "(nested too deeply for tf-dist)"

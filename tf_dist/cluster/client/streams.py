@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -21,15 +22,41 @@ _LOG_CHUNK = 64 * 1024
 _MANAGED_FIELDS = b',"managedFields":['
 # The text after managed fields. Members of built-in kinds have a fixed order; those of other kinds are sorted.
 _AFTER_MANAGED_FIELDS = (b']},"spec":', b'],"name":')
+# A server accepts 10,000 levels. Python's parser fails at a depth between 1,000 and that, which depends on the release.
+# No field that a decision reads is deeper than this: only values of unknown fields are.
+_MAX_DEPTH = 200
+_TOO_DEEP = b'"(nested too deeply for tf-dist)"'
+_STRUCTURE = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[{]|[\]}]')
 
 
 def decode_json(data: bytes) -> Any:
     """The parsed JSON, without managed fields at any level where they are easy to find; ValueError, RecursionError.
 
     No caller uses managed fields. They are up to half of a pod, and decoding is most of the cost of following a
-    cluster.
+    cluster. If a value is nested too deeply to be parsed, its innermost part is replaced by a text. Otherwise one
+    object could prevent that the others of its kind are listed.
     """
-    return json.loads(_without_managed_fields(data))
+    shown = _without_managed_fields(data)
+    try:
+        return json.loads(shown)
+    except RecursionError:
+        return json.loads(_without_deep_values(shown))
+
+
+def _without_deep_values(data: bytes) -> bytes:
+    """The text with a short text in place of each object and array at the maximum depth."""
+    kept, begun, depth = [], 0, 0
+    for token in _STRUCTURE.finditer(data):
+        first = data[token.start()]
+        if first in b"[{":
+            depth += 1
+            if depth == _MAX_DEPTH:
+                kept += [data[begun : token.start()], _TOO_DEEP]
+        elif first in b"]}":
+            if depth == _MAX_DEPTH:
+                begun = token.end()
+            depth -= 1
+    return b"".join((*kept, data[begun:]))
 
 
 def _without_managed_fields(data: bytes) -> bytes:
