@@ -7,11 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.core.builders import observed, v1_job
+from tests.core.builders import observed, pod, replicas, running, v1_job
 from tf_dist.core.model.context import Observed
 from tf_dist.core.model.job import ReplicaId
 from tf_dist.core.model.pods import Exit, PodPhase, PodView, pod_view
+from tf_dist.core.model.status_codec import dump_status, load_status
+from tf_dist.core.reconciler.job_context import read_context
 from tf_dist.core.reconciler.reconcile import reconcile
+from tf_dist.core.reconciler.restarts import keep_container_restarts
 
 LABELS = {"tf-dist.dev/replica-type": "worker", "tf-dist.dev/replica-index": "1", "tf-dist.dev/attempt": "1.0.0"}
 
@@ -290,3 +293,16 @@ def test_reconcile_accepts_any_pod_status(statuses: list[Any]) -> None:
         for name, type_, status in zip("abc", ("worker", "ps", "missing"), statuses, strict=True)
     ]
     assert reconcile(v1_job(), observed(v1_job(), *pods)).actions
+
+
+@pytest.mark.parametrize("count", [-1, -(2**31), 2**31 - 1, 2**63, 10**40])
+def test_status_can_be_read_after_any_number_of_container_restarts(count: int) -> None:
+    job = v1_job(replicas("Worker", 2, rules=()))
+    pods = [pod(job, replica, running(restarts=count)) for replica in ("worker-0", "worker-1")]
+    seen = observed(job, *pods)
+    shown = reconcile(job, seen).status
+    context = read_context(job, shown, seen)
+    kept = keep_container_restarts(context, shown, context.facts.current)
+    assert (kept.container_restarts > 0) == (count > 0)
+    for status in (shown, kept):
+        assert load_status({"tfDist": dump_status(status)}) == status

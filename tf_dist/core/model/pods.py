@@ -313,7 +313,7 @@ def _containers(status: Mapping[str, Any]) -> tuple[_Container, ...]:
         _Container(
             name=text(one.get("name")),
             is_init=key == "initContainerStatuses",
-            restarts=number(one.get("restartCount")) or 0,
+            restarts=max(0, number(one.get("restartCount")) or 0),
             state=_states(one.get("state")),
             last_state=_states(one.get("lastState")),
         )

@@ -85,6 +85,8 @@ class Attempts:
 
 
 FIRST_ATTEMPTS: Final = Attempts()
+MAX_COUNT: Final = 2**31 - 1
+"""The largest number in a stored status. Sums of numbers that others report are limited to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

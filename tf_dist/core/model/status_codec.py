@@ -35,6 +35,7 @@ from tf_dist.core.model.job import (
 from tf_dist.core.model.reasons import Reason
 from tf_dist.core.model.status import (
     FIRST_ATTEMPTS,
+    MAX_COUNT,
     AcceptedSpec,
     Admission,
     Attempts,
@@ -53,7 +54,6 @@ FIELD: Final = "tfDist"
 VERSION: Final = 1
 """The version of the format that is written. A status without a version has this one."""
 
-_MAX_NUMBER: Final = 2**31 - 1
 _MAX_AMOUNT: Final = 1e15
 _MAX_GENERATION: Final = 2**63 - 1
 _MAX_SHOWN: Final = 120  # characters of a path or a value in a message
@@ -96,7 +96,7 @@ def _load_text(raw: Any, path: str) -> str:
     return raw
 
 
-def _number(most: int = _MAX_NUMBER) -> Codec:
+def _number(most: int = MAX_COUNT) -> Codec:
     def load(raw: Any, path: str) -> int:
         if type(raw) is not int or not 0 <= raw <= most:
             raise InvalidStatus(path, f"a number from 0 to {most}")

@@ -25,6 +25,7 @@ from tf_dist.core.model.pods import (
 )
 from tf_dist.core.model.status import (
     LIVE,
+    MAX_COUNT,
     AcceptedSpec,
     Admission,
     Counts,
@@ -165,7 +166,13 @@ def _count(
         tallies[replica.type][3] += 1
     return {
         type_: Counts(
-            pending=t[0], running=t[1], ready=t[2], succeeded=t[3], failed=t[4], terminating=t[5], restarts=t[6]
+            pending=t[0],
+            running=t[1],
+            ready=t[2],
+            succeeded=t[3],
+            failed=t[4],
+            terminating=t[5],
+            restarts=min(t[6], MAX_COUNT),
         )
         for type_, t in tallies.items()
     }

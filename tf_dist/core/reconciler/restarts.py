@@ -18,7 +18,7 @@ from tf_dist.core.model.job import Action, Event, Job, ReplicaId
 from tf_dist.core.model.names import MAX_DISRUPTIONS
 from tf_dist.core.model.pods import exit_text
 from tf_dist.core.model.reasons import Reason
-from tf_dist.core.model.status import Attempts, Failure, Phase, RestartBackoff, Status
+from tf_dist.core.model.status import MAX_COUNT, Attempts, Failure, Phase, RestartBackoff, Status
 from tf_dist.core.model.timestamps import round_time
 from tf_dist.core.model.wording import are, times_text
 from tf_dist.core.reconciler.lifecycle_policy import DecidedEvents, PodEvent, derive_events, describe_events
@@ -257,7 +257,8 @@ def _spend(status: Status, answered: DecidedEvents, costs: Collection[PodEvent])
 
 def keep_container_restarts(s: ReconcileContext, status: Status, replicas: Iterable[ReplicaId]) -> Status:
     """``status`` with the container restarts of these pods, whose own counters are deleted with them."""
-    return replace(status, container_restarts=status.container_restarts + _by_kubelet(s, replicas))
+    total = status.container_restarts + _by_kubelet(s, replicas)
+    return replace(status, container_restarts=min(total, MAX_COUNT))
 
 
 def _by_kubelet(s: ReconcileContext, replicas: Iterable[ReplicaId]) -> int:
