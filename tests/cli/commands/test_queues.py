@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from tests.cli.conftest import Program
+from tf_dist.cli.main import run
 from tf_dist.cluster.api import NODES, QUEUES, TFJOBS, VOLCANO_QUEUES
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.core.dialects.queue_resource import read_queue
 from tf_dist.core.gang.quota import Quotas, queue_status, queue_usage
+from tf_dist.core.model.fieldpath import value_at
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "queues"
 TEAMS = str(EXAMPLES / "two-teams.yaml")
 GPU = "nvidia.com/gpu"
+STATUS = {"pending": 2, "admitted": 1, "usage": "cpu 1/4", "share": "25%", "borrowed": {"cpu": "1"}, "message": "m"}
 
 
 def document(name: str, **spec: Any) -> dict[str, Any]:
@@ -132,6 +137,24 @@ def test_invalid_queues_are_listed_with_warnings(tf_dist: Program, memory: Memor
     assert sorted(row.split()[0] for row in found.stdout.splitlines()[1:]) == ["a", "b", "c", "d"]
     assert "warning: queue a: its parents lead back to itself" in found.stderr
     assert "warning: queue d: spec.weight: must be a whole number" in found.stderr
+
+
+@pytest.mark.parametrize("value", [None, 5, "x", [], [{}], {"x": None}], ids=str)
+@pytest.mark.parametrize(
+    "path", [f"status.{key}" for key in (*STATUS, "borrowed.cpu")] + ["spec.parent", "spec.quotas"]
+)
+def test_queues_with_values_of_other_clients_are_listed(
+    path: str, value: Any, memory: MemoryCluster, config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    body: Any = {**document("odd", quotas={}), "status": copy.deepcopy(STATUS)}
+    *above, last = path.split(".")
+    value_at(body, *above)[last] = value
+    made = memory.create(QUEUES, None, {**body, "status": {}})
+    memory.replace(QUEUES, None, "odd", {**made, "status": body["status"]}, subresource="status")
+    memory.create(QUEUES, None, document("sound", quotas={"cpu": {"nominal": "4"}}))
+    assert run(["queues", "--kubeconfig", config, "-o", "wide"]) == 0
+    shown = capsys.readouterr()
+    assert [line.split()[0] for line in shown.out.splitlines()] == ["NAME", "odd", "sound"]
 
 
 def test_problems_of_queues_have_line_numbers(tf_dist: Program) -> None:

@@ -100,7 +100,9 @@ def _as_trees(found: Sequence[Object]) -> Iterator[tuple[int, Object]]:
 
 
 def _parent(queue: Object) -> str:
-    return str((queue.get("spec") or {}).get("parent") or "")
+    from tf_dist.core.model.fieldpath import text, value_at
+
+    return text(value_at(queue, "spec", "parent"))
 
 
 def _show(
@@ -130,22 +132,29 @@ _MORE = ("WEIGHT", "ORDER", "PREEMPTION", "NAMESPACES", "BORROWED")
 def _row(depth: int, queue: Object, wide: bool) -> list[str]:
     from tf_dist.client.stored_jobs import now
     from tf_dist.core.diagnostics.display_text import format_age
+    from tf_dist.core.model.fieldpath import mapping
     from tf_dist.core.model.timestamps import parse_time
 
-    status = queue.get("status") or {}
-    stands = [str(status.get(key, "-")) or "-" for key in ("pending", "admitted", "usage", "share")]
+    status = mapping(queue.get("status"))
+    stands = [_cell(status.get(key)) for key in ("pending", "admitted", "usage", "share")]
     since = format_age(parse_time(queue["metadata"].get("creationTimestamp")), now())
     row = ["  " * depth + queue["metadata"]["name"], *stands, _parent(queue) or "-", since]
     return [*row, *_rules(queue)] if wide else row
 
 
+def _cell(value: object) -> str:
+    """A value of a status that another client may have written."""
+    return (str(value) if isinstance(value, str | int | float) else "") or "-"
+
+
 def _rules(queue: Object) -> list[str]:
     from tf_dist.core.dialects.queue_resource import read_queue
+    from tf_dist.core.model.fieldpath import mapping, value_at
     from tf_dist.core.model.names import selector_text
     from tf_dist.errors import InvalidQueue
 
-    borrowed = (queue.get("status") or {}).get("borrowed") or {}
-    shown = ", ".join(f"{resource} {value}" for resource, value in borrowed.items()) or "-"
+    borrowed = mapping(value_at(queue, "status", "borrowed"))
+    shown = ", ".join(f"{resource} {_cell(value)}" for resource, value in borrowed.items()) or "-"
     try:
         meant = read_queue(queue)
     except InvalidQueue:
@@ -157,6 +166,7 @@ def _rules(queue: Object) -> list[str]:
 def _tell_problems(listed: Iterator[Any]) -> None:
     """Print problems of queues, from the validation here, or reported by the admission leader."""
     from tf_dist.core.dialects.queue_resource import read_queue
+    from tf_dist.core.model.fieldpath import text, value_at
     from tf_dist.errors import InvalidQueue
 
     for queue in listed:
@@ -167,5 +177,5 @@ def _tell_problems(listed: Iterator[Any]) -> None:
             for problem in error.problems:
                 output.warning(f"queue {name}: {problem.path}: {problem.message}", problem.hint)
             continue
-        if message := (queue.get("status") or {}).get("message"):
+        if message := text(value_at(queue, "status", "message")):
             output.warning(f"queue {name}: {message}")
