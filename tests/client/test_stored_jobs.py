@@ -20,6 +20,7 @@ from tf_dist.client.stored_jobs import (
     network_problems,
     now,
     pods_of,
+    replica_of,
     start_events,
     summary,
 )
@@ -227,3 +228,21 @@ def test_summary_of_listed_job_has_kind() -> None:
     found = summary(StoredJob(TFJOBS, stored))
     assert (found["apiVersion"], found["kind"]) == ("kubeflow.org/v1", "TFJob")
     assert found["spec"] == stored["spec"]
+
+
+@pytest.mark.parametrize("ready", [None, 5, [], {}, "1/3"])
+@pytest.mark.parametrize("part", ["tfDist", "ready"])
+def test_list_shows_job_whose_status_another_client_wrote(cluster: MemoryCluster, part: str, ready: Any) -> None:
+    job = stored(cluster, "a", phase="Running", ready=ready)
+    if part == "tfDist":
+        job.stored["status"]["tfDist"] = ready
+    _, _, shown, *others = job_cells(job, wide=True)
+    assert shown == ("1/3" if (part, ready) == ("ready", "1/3") else "-")
+    assert all(isinstance(one, str) for one in others)
+
+
+@pytest.mark.parametrize("missing", [names.REPLICA_TYPE, names.REPLICA_INDEX, None])
+def test_pod_without_label_of_its_replica_is_of_no_replica(cluster: MemoryCluster, missing: str | None) -> None:
+    found = pod(stored(cluster, "a").job, "worker-1")
+    found["metadata"]["labels"].pop(missing, None)
+    assert str(replica_of(found)) == ("None" if missing else "worker-1")

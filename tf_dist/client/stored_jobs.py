@@ -36,7 +36,7 @@ from tf_dist.core.diagnostics.display_text import format_age, format_duration, f
 from tf_dist.core.diagnostics.network_policies import separated_pods
 from tf_dist.core.diagnostics.outcome import Outcome, job_outcome
 from tf_dist.core.model import names
-from tf_dist.core.model.fieldpath import mapping, suggestion, text
+from tf_dist.core.model.fieldpath import mapping, suggestion, text, value_at
 from tf_dist.core.model.job import Job, ReplicaId, Role, replica_id
 from tf_dist.core.model.pods import pod_views
 from tf_dist.core.model.reasons import Category, Level
@@ -481,7 +481,7 @@ def job_cells(job: StoredJob, *, wide: bool = False) -> list[str]:
     """The cells of a job: ``JOB_TITLES``; ``wide``: disruptions, usage, format and message instead of the reason."""
 
     status = job.status
-    ready = (stored_status(job.stored).get(FIELD) or {}).get("ready") or "-"
+    ready = text(value_at(stored_status(job.stored), FIELD, "ready")) or "-"
     cells = [job.shown, job.state, ready, str(status.total_restarts), format_age(job.created, now())]
     manager = external_manager(job.stored)
     if deletion := diagnose_deletion(job.stored):
@@ -504,5 +504,5 @@ def jobs_html(jobs: Iterable[StoredJob]) -> str:
 def replica_of(pod: Object) -> ReplicaId | None:
     """The replica of a pod; None if it has none."""
     labels = pod["metadata"].get("labels") or {}
-    index = labels.get(names.REPLICA_INDEX, "")
-    return replica_id(labels[names.REPLICA_TYPE], int(index)) if index.isdecimal() else None
+    type_, index = labels.get(names.REPLICA_TYPE), labels.get(names.REPLICA_INDEX, "")
+    return replica_id(type_, int(index)) if type_ is not None and index.isdecimal() else None
