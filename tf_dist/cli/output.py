@@ -7,6 +7,7 @@ Elsewhere, with NO_COLOR, or with --plain, it is plain text that scripts can cut
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -91,9 +92,18 @@ def write(text: str) -> None:
     sys.stdout.write(text)
 
 
+def _safe(text: str) -> str:
+    """The text without characters that change a terminal: texts of a cluster may contain them."""
+    if text.replace("\n", "").isprintable():
+        return text
+    from tf_dist.core.diagnostics.display_text import without_controls
+
+    return without_controls(text)
+
+
 def line(text: str = "") -> None:
     """Write one line of the result."""
-    write(f"{text}\n")
+    write(f"{_safe(text)}\n")
 
 
 def flush() -> None:
@@ -103,6 +113,7 @@ def flush() -> None:
 
 def note(text: str, style: str = "") -> None:
     """Write one line about the progress."""
+    text = _safe(text)
     sys.stderr.write(f"{styled(text, style, sys.stderr) if style else text}\n")
     sys.stderr.flush()
 
@@ -145,9 +156,12 @@ def _hint(text: str) -> None:
         note(f"  {styled('hint:', 'cyan', sys.stderr)} {text}")
 
 
+_BREAKS = re.compile(r"[\r\n\t]+")
+
+
 def table(titles: Sequence[str], rows: Iterable[Sequence[str]], styles: Mapping[str, str] | None = None) -> None:
     """Write a table with titles. ``styles``: the colour of a cell by its text."""
-    listed = [list(titles), *(list(row) for row in rows)]
+    listed = [list(titles), *([_safe(_BREAKS.sub(" ", cell)) for cell in row] for row in rows)]
     widths = [max(len(row[column]) for row in listed) for column in range(len(titles))]
     for number, row in enumerate(listed):
         cells = [

@@ -109,3 +109,31 @@ def test_job_runs_and_commands_work_with_unusual_foreign_objects(
             shown = "".join(capsys.readouterr())
             assert "defect of tf-dist" not in shown, command
             assert not set(CONTROL[:1] + CONTROL[-2:]).intersection(shown), command
+
+
+def test_texts_of_other_components_do_not_change_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    odd = f"{CONTROL}\x9b2J\x1b[2J\nnext"
+    world = World()
+    held_lease(world.memory, time.time())
+    world.run_job(tfjob("mnist"))
+    state = {"terminated": {"exitCode": 1, "reason": odd, "message": odd}}
+    world.set_status(
+        "mnist-worker-0", {"phase": "Failed", "containerStatuses": [{"name": "tensorflow", "state": state}]}
+    )
+    world.settle()
+    about = {**ABOUT_JOB, "uid": world.job()["metadata"]["uid"]}
+    world.memory.create(EVENTS, "default", {"metadata": {"name": "e"}, "involvedObject": about, "message": odd})
+    config = tmp_path / "kubeconfig"
+    with ApiServer(world.memory) as server:
+        config.write_text(yaml.safe_dump(make_kubeconfig(server.app.url, server.token)))
+        for command in (["get", "-o", "wide"], ["describe", "mnist"], ["explain", "mnist"]):
+            run([*command, "--kubeconfig", str(config)])
+            shown = "".join(capsys.readouterr())
+            assert "next" in shown, command
+            assert not set("\x07\u202e\x9b").intersection(shown), command
+            assert "\x1b]" not in shown, command
+            assert "\x1b[2J" not in shown, command
+            if command[0] == "get":
+                assert len(shown.splitlines()) == 2

@@ -11,12 +11,17 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from tf_dist.core.model.usage import Usage
 
-# All control characters and control sequences, also unfinished ones, but colours (\x1b[31m). A terminal executes
-# some of the characters from \x80 on like \x1b and the character after it.
+# All control characters and control sequences, also unfinished ones, but colours (\x1b[31m), and characters that change
+# the direction of text. A terminal executes some of the characters from \x80 on like \x1b and the character after it.
 _CONTROLS: Final = re.compile(
     r"\x1b(?!\[[0-9;:]*m)(?:\[[0-?]*[ -/]*[@-~]?|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~]?)"
-    r"|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f]"
+    r"|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 )
+
+
+def without_controls(text: str) -> str:
+    """The text without characters that change a terminal. Colour sequences, tabs and line breaks are kept."""
+    return _CONTROLS.sub("", text)
 
 
 def visible_text(text: str) -> str:
@@ -25,7 +30,7 @@ def visible_text(text: str) -> str:
     Colour sequences are kept.
     """
     shown = next((part for part in reversed(text.split("\r")) if part), "")
-    return _CONTROLS.sub("", shown)
+    return without_controls(shown)
 
 
 def format_duration(seconds: float) -> str:
