@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from tests.core.integrations.scenes import SERVED, Scene, admission, asking, condition
 from tests.core.malformed import bombs_at, disfigured, places, put
 from tests.thorough import thorough
-from tf_dist.core.model.context import ServedApis
+from tf_dist.core.model.context import ServedApis, WriteStatus
 from tf_dist.core.model.gang_scheduler import GangScheduler
+from tf_dist.core.model.status_codec import dump_status
 
 STATUS: Mapping[str, Any] = {
     "phase": "Inqueue",
@@ -94,6 +95,25 @@ def test_pass_survives_bombs_in_gang_object(name: str, place: bool) -> None:
 @thorough(60)
 def test_pass_survives_arbitrary_status_of_gang_object(name: str, data: st.DataObject, place: bool) -> None:
     lives(name, status=data.draw(disfigured({"status": dict(STATUS)}))["status"], place=place)
+
+
+@pytest.mark.parametrize("name", ["kueue", "volcano", "native"])
+def test_long_message_of_gang_scheduler_is_shortened_once(name: str) -> None:
+    gang, served = SCHEDULERS[name]
+    types = {"kueue": "QuotaReserved", "volcano": "Unschedulable", "native": "DisruptionTarget"}
+    told = condition(types[name], value=name != "kueue", message="é" * 1_000_000)
+    scene = Scene(asking(gang), served)
+    scene.settle()
+    if name == "native":  # the message of a preemption
+        scene.bind()
+        scene.settle()
+    scene.tell(phase="Pending", conditions=[told])
+    scene.now += 60
+    assert any(isinstance(action, WriteStatus) for action in scene.look().actions)
+    assert "ééé" in scene.status.message
+    assert len(str(dump_status(scene.status))) < 20_000
+    scene.now += 60
+    assert not any(isinstance(action, WriteStatus) for action in scene.look().actions)
 
 
 @given(data=st.data())

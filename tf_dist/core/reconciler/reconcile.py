@@ -30,6 +30,7 @@ from tf_dist.core.model.context import (
     ReconcileContext,
     WriteStatus,
 )
+from tf_dist.core.model.fieldpath import updated
 from tf_dist.core.model.job import Job
 from tf_dist.core.model.reasons import Reason
 from tf_dist.core.model.status import LIVE, NO_PODS, Phase, Status
@@ -50,6 +51,8 @@ CREATED_WITHIN: Final = 60.0
 # Seconds for each gang ahead of a waiting gang, if the result is longer: the messages of all waiting jobs name the free
 # capacity and change at each resync. Therefore 100,000 waiting jobs together cost at most 35 writes per second.
 WAITING_WITHIN_PER_RANK: Final = 0.25
+# Characters of a text in the status. An API server rejects an object of more than 1.5 MB, and the status repeats texts.
+MAX_TEXT: Final = 4_096
 
 
 def reconcile(job: Job, observed: Observed, status: Status | None = None) -> Plan:
@@ -65,6 +68,7 @@ def reconcile(job: Job, observed: Observed, status: Status | None = None) -> Pla
 
     s = read_context(job, before, observed)
     s = apply_transitions(s)
+    s = updated(s, status=_with_limited_texts(s.status))
 
     write_at = _write_at(stored, s)
     written = write_at is not None and write_at <= s.now
@@ -91,6 +95,18 @@ def reconcile(job: Job, observed: Observed, status: Status | None = None) -> Pla
     if _expired(job, s.status, s.now):
         return Plan(s.status, (*actions, DeleteJob()))
     return Plan(s.status, tuple(actions), s.next_of(_wake_at(s), None if written else write_at, _seen_at(s, actions)))
+
+
+def _with_limited_texts(status: Status) -> Status:
+    """The status with texts of limited length, because gang schedulers, kubelets and servers wrote parts of them."""
+    failure = status.failure
+    if failure is not None:
+        failure = updated(failure, message=_limited(failure.message), reason=_limited(failure.reason))
+    return updated(status, message=_limited(status.message), last_error=_limited(status.last_error), failure=failure)
+
+
+def _limited(text: str) -> str:
+    return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 1]}…"
 
 
 def _write_at(stored: Status, s: ReconcileContext) -> float | None:
