@@ -11,6 +11,7 @@ from tests.core.builders import ON_FAILURE, replicas, template, v1_job, v1alpha1
 from tests.core.integrations.scenes import FLAVOR, SERVED, WORKLOAD, Scene, admission, asking, condition
 from tf_dist.core.diagnostics.diagnose import diagnose
 from tf_dist.core.integrations.dispatch import planned_context, wanted_objects
+from tf_dist.core.model import names
 from tf_dist.core.model.context import ServedApis
 from tf_dist.core.model.gang_scheduler import GangScheduler
 from tf_dist.core.model.job import Job
@@ -273,6 +274,20 @@ def test_pods_have_updates_of_admission_checks() -> None:
     assert pod["spec"]["tolerations"] == [{"key": "spot", "operator": "Exists"}, {"key": "new"}]
     assert (pod["metadata"]["labels"]["a"], pod["metadata"]["annotations"]["b"]) == ("1", "2")
     assert server["spec"]["nodeSelector"] == {"pool": "spot"}
+
+
+@pytest.mark.parametrize(
+    "label", [names.JOB_UID, names.REPLICA_TYPE, names.REPLICA_INDEX, names.ATTEMPT, "kueue.x-k8s.io/podset"]
+)
+def test_admission_check_does_not_change_labels_of_pods(label: str) -> None:
+    made = scene()
+    checks = [
+        {"name": "c", "state": "Ready", "podSetUpdates": [{"name": "worker", "labels": {label: "7", "new": "1"}}]}
+    ]
+    made.tell(conditions=ADMITTED, admission=admission(ps=1, worker=2), admissionChecks=checks)
+    made.settle()
+    labels = made.pods["mnist-worker-0"]["metadata"]["labels"]
+    assert (labels[label] != "7", labels["new"]) == (True, "1")
 
 
 def test_pods_with_topology_assignment_have_scheduling_gate() -> None:

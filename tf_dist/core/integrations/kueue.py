@@ -172,7 +172,8 @@ def decorate_pod(workload: Document, served: ServedApis, replica: ReplicaId, pod
     changes = (one for check in checks for one in mappings(check.get("podSetUpdates")))
     for update in (one for one in changes if one.get("name") == replica.type):
         _place(spec, texts(update.get("nodeSelector")), mappings(update.get("tolerations")))
-        metadata["labels"] |= texts(update.get("labels"))
+        # As in Kueue, a check adds labels but changes none: those of tf-dist identify the pod.
+        metadata["labels"] = {**texts(update.get("labels")), **metadata["labels"]}
         metadata["annotations"] = {**(metadata.get("annotations") or {}), **texts(update.get("annotations"))}
     if assignment.get("topologyAssignment"):
         _gate(workload, metadata, spec)
