@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 from subprocess import PIPE
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from tests.cli.conftest import PROGRAM, Program
 from tf_dist import __version__, errors
 from tf_dist.cli.command_table import COMMANDS as COMMAND_TABLE
+from tf_dist.cli.main import run
 from tf_dist.client import exit_codes
 from tf_dist.client.wait import GoalNotReached
 
@@ -113,6 +115,32 @@ def test_debug_option_prints_traceback(tf_dist: Program) -> None:
     for found in (tf_dist("--debug", "get"), tf_dist("get", TF_DIST_DEBUG="1")):
         assert "Traceback" in found.stderr
         assert found.returncode == 75
+
+
+@pytest.mark.parametrize("arguments", ["init {}/train.py", "run - --dry-run", "local up", "local status"])
+def test_missing_current_folder_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: str
+) -> None:
+    (tmp_path / "train.py").touch()
+    (folder := tmp_path / "gone").mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("TF_DIST_HOME", "state")
+    folder.rmdir()
+    assert run(arguments.format(tmp_path).split()) == 1
+    assert capsys.readouterr().err == (
+        "error: the current folder does not exist any more, or cannot be read\n  hint: change to another folder: cd\n"
+    )
+
+
+def test_unusable_file_is_not_reported_as_defect(tf_dist: Program) -> None:
+    Path(tf_dist.env["TF_DIST_HOME"], "up.lock").mkdir(parents=True)
+    Path(tf_dist.env["TF_DIST_HOME"]).chmod(0o700)
+    found = tf_dist("local", "up")
+    assert (found.returncode, found.stderr.splitlines()[1]) == (
+        1,
+        "  hint: check that the path exists, your permissions, and the free disk space",
+    )
+    assert found.stderr.startswith(f"error: {tf_dist.env['TF_DIST_HOME']}/up.lock: Is a directory\n")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import sys
@@ -14,6 +15,10 @@ from tf_dist.client import exit_codes
 from tf_dist.errors import InvalidJob, TFDistError
 
 _REPORT = "this is a defect of tf-dist; please report it with the output of the same command under TF_DIST_DEBUG=1"
+_OF_THE_MACHINE = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+)
+"""Errors of writes and of the process, which name no file."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -34,6 +39,8 @@ def run(arguments: list[str]) -> int:
         code = exit_codes.SIGNAL_BASE + 2
     except TFDistError as error:
         code = _explain(error)
+    except OSError as error:
+        code = _refused(error)
     except Exception as error:
         code = _defect(error, arguments)
     return code
@@ -70,6 +77,22 @@ def _explain(error: TFDistError) -> int:
     for note in getattr(error, "__notes__", ()):
         output.warning(note)
     return exit_codes.exit_code_of_error(error)
+
+
+def _refused(error: OSError) -> int:
+    """Report what the operating system refuses, such as a write to a full disk. It is not a defect of tf-dist."""
+    _trace(error)
+    try:
+        os.getcwd()
+    except OSError:
+        output.failure("the current folder does not exist any more, or cannot be read", "change to another folder: cd")
+        return exit_codes.FAILED
+    if not isinstance(error.filename, str | bytes) and error.errno not in _OF_THE_MACHINE:
+        output.failure(f"{type(error).__name__}: {error}", _REPORT)
+        return exit_codes.FAILED
+    where = f"{os.fsdecode(error.filename)}: " if error.filename else ""
+    output.failure(f"{where}{error.strerror}", "check that the path exists, your permissions, and the free disk space")
+    return exit_codes.FAILED
 
 
 def _defect(error: Exception, arguments: Sequence[str]) -> int:
