@@ -33,6 +33,7 @@ from tf_dist.local.daemon_control import (
     daemon_client,
     daemon_status,
     down,
+    state_home,
     up,
 )
 from tf_dist.local.embedded import EmbeddedSettings
@@ -147,6 +148,18 @@ def test_daemon_never_reuses_token(home: Path) -> None:
 def suppress_cluster_errors(cluster: RestCluster) -> None:
     with suppress(ClusterError):
         cluster.get(NAMESPACES, None, "default")
+
+
+def test_user_without_home_directory_must_name_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TF_DIST_HOME", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)  # as for a user that the system does not know
+    assert daemon_status() is None
+    with pytest.raises(ClusterError, match="no home directory") as caught:
+        state_home()
+    assert "TF_DIST_HOME" in caught.value.hint
+    monkeypatch.setenv("XDG_STATE_HOME", "relative")  # the daemon runs in another folder
+    assert state_home() == Path.cwd() / "relative" / "tf-dist" / "local"
 
 
 def test_folder_and_secrets_are_private(home: Path) -> None:

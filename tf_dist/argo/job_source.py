@@ -191,7 +191,7 @@ def code_folder_of(job: JobSource) -> str:
     for entry in _loaded(job, text, ()).jobs:
         named = mapping(mapping(entry.document.get("metadata")).get("annotations")).get(names.CODE)
         if named:
-            return str(beside / Path(str(named)).expanduser())
+            return str(beside / os.path.expanduser(str(named)))
     return ""
 
 

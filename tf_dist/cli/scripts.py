@@ -277,7 +277,7 @@ def _no_script(file: str) -> Iterator[Problem]:
         yield Problem("FILE", f"{file} is an address", "download it, and name the file")
     if os.path.isdir(file):  # false for an empty name
         yield Problem("FILE", f"{file} is a folder", "name the script or the job file in it")
-    if not path.is_file() or path.suffix in (".py", *_DOCUMENTS):
+    if not os.path.isfile(path) or path.suffix in (".py", *_DOCUMENTS):
         return
     if path.suffix == ".ipynb":
         hint = f"convert it to a script: jupyter nbconvert --to script {shlex.quote(file)}"

@@ -351,7 +351,7 @@ def embedded_settings(
         hint = f"known: {', '.join(NetworkMode)}"
         raise InvalidJob([Problem("network", f"there is no network {network!r}", hint)])
     folder = Path(workdir or file_folder(entry.written.file)).absolute()
-    if not folder.is_dir():
+    if not os.path.isdir(folder):  # false without permission, too
         raise InvalidJob([Problem("workdir", f"{folder} is not a folder", "name one that exists")])
     kept = Path(keep).absolute() if keep else None
     return EmbeddedSettings(

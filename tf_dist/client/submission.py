@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import posixpath
 import re
 import secrets
@@ -314,7 +315,7 @@ def submitted_documents(files: JobFiles, *, packed: bool) -> list[dict[str, Any]
 def _code_folder(entry: LoadedJob) -> Path | None:
     """The folder that is sent with a job; None for none."""
     named = (entry.document["metadata"].get("annotations") or {}).get(CODE)
-    return Path(file_folder(entry.written.file), Path(named).expanduser()) if named else None
+    return Path(file_folder(entry.written.file), os.path.expanduser(named)) if named else None
 
 
 def with_code_on_this_machine(entry: LoadedJob) -> LoadedJob:
@@ -390,4 +391,4 @@ def _document(entry: LoadedJob, namespace: str, workdir: str | None) -> dict[str
 def file_folder(file: str) -> str:
     """The folder of a file; the current folder for other texts."""
     path = Path(file)
-    return str(path.absolute().parent if path.is_file() else Path.cwd())
+    return str(path.absolute().parent if os.path.isfile(path) else Path.cwd())

@@ -197,7 +197,7 @@ class TFJob:
         folder = Path(code) if code else path.parent
         inside = Path(os.path.relpath(path, folder))
         shown = os.fspath(path).encode(errors="backslashreplace").decode()
-        problems = [] if path.is_file() else [Problem("script", f"there is no file {shown}", "check its path")]
+        problems = [] if os.path.isfile(path) else [Problem("script", f"there is no file {shown}", "check its path")]
         if shown != os.fspath(path):
             problems.append(Problem("script", f"the name of {shown} is not UTF-8, as it must be in a job", "rename it"))
         if ".." in inside.parts:

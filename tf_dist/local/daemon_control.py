@@ -36,8 +36,10 @@ def state_home() -> Path:
     """The folder of this user's local cluster ($TF_DIST_HOME, else below the XDG state folder)."""
     if home := os.environ.get("TF_DIST_HOME"):
         return Path(home).absolute()
-    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(base) / "tf-dist" / "local"
+    base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    if base.startswith("~"):  # the user of a container may have no home directory
+        raise ClusterError("this user has no home directory", hint="name a folder for the local cluster: TF_DIST_HOME")
+    return Path(base).absolute() / "tf-dist" / "local"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +75,10 @@ def daemon_status(state_dir: Path | None = None) -> DaemonEndpoint | None:
     An endpoint in another user's folder is ignored. Otherwise that user could receive our jobs, and could make us
     signal any process.
     """
-    folder = state_dir or state_home()
+    try:
+        folder = state_dir or state_home()
+    except ClusterError:
+        return None
     try:
         if ownership_problem(folder):
             return None

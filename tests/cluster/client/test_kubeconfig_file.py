@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.core.malformed import BOMBS, disfigured, places, put
 from tf_dist.cluster.client import client_config
+from tf_dist.cluster.client.kubeconfig_file import kubeconfig_files
 from tf_dist.errors import ClusterError
 
 SECRET = "s3cr3t-t0ken"
@@ -82,3 +83,26 @@ def test_folder_and_missing_file_have_different_errors(tmp_path: Path) -> None:
     assert caught.value.hint == "name the file in --kubeconfig"
     with pytest.raises(ClusterError, match="there is no kubeconfig"):
         client_config.load_config(str(tmp_path / "config"))
+
+
+LONG = "x" * 5000
+
+
+@pytest.mark.parametrize(
+    ("option", "variable", "told"),
+    [
+        (LONG, "", f"cannot read .*{LONG}: File name too long"),
+        ("", LONG, f"cannot read .*{LONG}: File name too long"),
+        ("~nobody-at-all/config", "", "there is no kubeconfig ~nobody-at-all/config"),
+        ("", "~nobody-at-all/config", "no file in .KUBECONFIG exists"),
+    ],
+)
+def test_impossible_path_is_reported(monkeypatch: pytest.MonkeyPatch, option: str, variable: str, told: str) -> None:
+    monkeypatch.setenv("KUBECONFIG", variable)
+    with pytest.raises(ClusterError, match=told):
+        client_config.load_config(option)
+
+
+def test_user_without_home_directory_has_no_default_kubeconfig(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)  # as for a user that the system does not know
+    assert kubeconfig_files(None, {}) == ()

@@ -64,7 +64,7 @@ def _is_local(address: str) -> bool:
 def _kept_name() -> str:
     """The content of a file that is created only once, even if several processes start together."""
     home = os.path.expandvars(os.environ.get("AIRFLOW_HOME") or "~/airflow")
-    path = Path(home).expanduser() / DEPLOYMENT_FILE
+    path = Path(os.path.expanduser(home)) / DEPLOYMENT_FILE
     try:
         if not path.exists():
             draft = path.with_name(f"{path.name}.{uuid.uuid4().hex}")

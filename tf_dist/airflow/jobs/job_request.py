@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -115,9 +116,9 @@ def job_request(
 
 def _path(named: str, folders: Sequence[Path]) -> Path:
     """The path of a file or folder. If no candidate exists, the first candidate."""
-    given = Path(named).expanduser()
+    given = Path(os.path.expanduser(named))
     places = [folder / given for folder in folders]
-    return next((place for place in (*places, given) if place.exists()), places[0])
+    return next((place for place in (*places, given) if os.path.exists(place)), places[0])
 
 
 def is_document_text(job: str) -> bool:
@@ -137,7 +138,7 @@ def _asking_for_quotes(bundle: JobFiles, path: Path) -> LoadedJob:
     try:
         return one_job(bundle)
     except InvalidFiles as error:
-        if not path.is_file():
+        if not os.path.isfile(path):
             raise
         lines = ["", *path.read_text(errors="replace").splitlines()]
         quotes = Problem("", "a template is not quoted", _QUOTES)
@@ -199,7 +200,7 @@ def _with_code(content: Any, folder: Path | None, beside: Path) -> Any:
         return content
     named = mapping(content["metadata"].get("annotations")).get(CODE)
     if folder is None and named:
-        folder = beside / Path(str(named)).expanduser()
+        folder = beside / os.path.expanduser(str(named))
     return with_code_annotation(content, str(folder.absolute())) if folder else content
 
 

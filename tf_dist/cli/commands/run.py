@@ -282,7 +282,7 @@ def _workdir(asked: str, file: str) -> Path:
     if not asked:
         return Path.cwd() if file == "-" else Path(file).absolute().parent
     folder = Path(asked).absolute()
-    if not folder.is_dir():
+    if not os.path.isdir(folder):  # false without permission, too
         raise InvalidJob([Problem("--workdir", f"{asked} is not a folder", "name one that exists")])
     return folder
 

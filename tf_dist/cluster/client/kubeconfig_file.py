@@ -54,20 +54,33 @@ def kubeconfig_files(kubeconfig: str | None, environ: Mapping[str, str] = os.env
     ClusterError when the given file, or every file of $KUBECONFIG, is missing.
     """
     if kubeconfig:
-        path = Path(kubeconfig).expanduser()
-        if path.is_dir():
+        path = Path(os.path.expanduser(kubeconfig))
+        if os.path.isdir(path):
             raise ClusterError(f"{kubeconfig} is a folder, not a kubeconfig", hint="name the file in --kubeconfig")
-        if not path.is_file():
+        if not _may_be_read(path):
             raise ClusterError(f"there is no kubeconfig {kubeconfig}", hint="check --kubeconfig")
         return (path.absolute(),)
-    named = [Path(part).expanduser() for part in environ.get("KUBECONFIG", "").split(os.pathsep) if part]
-    found = tuple(path.absolute() for path in named or [Path.home() / ".kube" / "config"] if path.is_file())
+    named = [part for part in environ.get("KUBECONFIG", "").split(os.pathsep) if part]
+    # Unlike Path.expanduser, os.path.expanduser accepts users without a home directory.
+    places = [Path(os.path.expanduser(part)) for part in named or ["~/.kube/config"]]
+    found = tuple(path.absolute() for path in places if not os.path.isdir(path) and _may_be_read(path))
     if named and not found:
         raise ClusterError(
             f"no file in $KUBECONFIG exists: {environ['KUBECONFIG']}",
             hint="unset it, or set it to a kubeconfig",
         )
     return found
+
+
+def _may_be_read(path: Path) -> bool:
+    """Whether there is such a file, or the system does not tell. In the latter case, reading it reports the reason."""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def resolve_context(paths: Sequence[Path], context: str | None = None) -> ResolvedContext:
