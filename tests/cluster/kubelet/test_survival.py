@@ -334,3 +334,15 @@ def test_state_dirs_in_use_are_not_swept(tmp_path: Path) -> None:
     assert state_dir.sweep_abandoned(tmp_path) == [one.path]
     assert two.path.exists()
     two.release()
+
+
+def test_damaged_folder_does_not_stop_sweep(tmp_path: Path) -> None:
+    folders = [state_dir.temporary_state_dir(tmp_path) for _ in range(4)]
+    for one, name in zip(folders, ("mark", "mark", "lock", ""), strict=True):
+        one.release()
+        if name:
+            (one.path / name).unlink()
+            (one.path / name).mkdir()
+    (folders[1].path / "mark").rmdir()
+    (folders[1].path / "mark").write_bytes(b"\xff")
+    assert sorted(state_dir.sweep_abandoned(tmp_path)) == sorted(folders[number].path for number in (0, 1, 3))

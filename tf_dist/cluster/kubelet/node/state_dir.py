@@ -115,8 +115,8 @@ def sweep_abandoned(parent: Path) -> list[Path]:
 def _remove_if_abandoned(path: Path) -> bool:
     try:
         fd = os.open(path / "lock", os.O_CREAT | os.O_RDWR, 0o600)
-    except FileNotFoundError:
-        return False  # its supervisor is removing it
+    except OSError:
+        return False  # its supervisor is removing it, or it is damaged. Other folders are swept all the same.
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -131,8 +131,8 @@ def _remove_if_abandoned(path: Path) -> bool:
 
 def _kill_leftovers(path: Path) -> None:
     """Kill the processes that a dead owner left behind: detached processes in shared mode."""
-    with contextlib.suppress(FileNotFoundError):
-        mark = f"{PROCESS_MARK}={(path / 'mark').read_text()}".encode()
+    with contextlib.suppress(OSError):
+        mark = f"{PROCESS_MARK}=".encode() + (path / "mark").read_bytes()
         linux.signal_pids(linux.pids_with_variable(mark), signal.SIGKILL)
 
 
