@@ -24,7 +24,7 @@ from tests.waiting import until
 from tf_dist.cluster.api import NAMESPACES, PODS, TFJOBS, Object
 from tf_dist.cluster.client.rest import RestCluster
 from tf_dist.cluster.kubelet.node.node_settings import NetworkMode
-from tf_dist.errors import ClusterError, Forbidden
+from tf_dist.errors import ClusterError, Forbidden, Unavailable
 from tf_dist.local.daemon import log_to_file, settings_of
 from tf_dist.local.daemon_control import (
     ENDPOINT_FILE,
@@ -33,6 +33,7 @@ from tf_dist.local.daemon_control import (
     daemon_client,
     daemon_status,
     down,
+    read_endpoint,
     state_home,
     up,
 )
@@ -229,8 +230,40 @@ def test_endpoint_file_names_are_stable(tmp_path: Path) -> None:
     assert (endpoint.kubeconfig, ENDPOINT_FILE) == (tmp_path / "kubeconfig", "endpoint.json")
 
 
+_ENDPOINT = {"url": "http://127.0.0.1:4711", "token": "t", "pid": 1, "network": {"mode": "shared", "reason": "r"}}
+_ODD = [None, "", 0, -1, 1.5, 2**31, 10**30, True, [], {}, [1], "\n", "http://[", "http://x:99999"]
+
+
+@pytest.mark.parametrize("field", [*_ENDPOINT, "mode", "reason", "limits", "unknown", "whole"])
+def test_damaged_endpoint_counts_as_no_daemon(tmp_path: Path, field: str) -> None:
+    """No value of the file raises another error, and no value leads to a signal to several processes."""
+    for value in _ODD:
+        found = value if field == "whole" else {**_ENDPOINT, field: value}
+        if field in ("mode", "reason", "limits"):
+            found = {**_ENDPOINT, "network": {"mode": "shared", "reason": "r", field: value}}
+        (tmp_path / ENDPOINT_FILE).write_text(json.dumps(found))
+        with suppress(ValueError):
+            assert read_endpoint(tmp_path).pid == 1
+        assert daemon_status(tmp_path) is None
+        settings_of({"workdir": "/", "network": "auto", "capacity": {}, "entrypoints": {}}, tmp_path)
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[" * 100_000, b"\xff", b"\0", b'{"pid": ' + b"9" * 5000 + b"}"])
+def test_half_written_endpoint_counts_as_no_daemon(tmp_path: Path, text: bytes) -> None:
+    (tmp_path / ENDPOINT_FILE).write_bytes(text)
+    assert daemon_status(tmp_path) is None
+    settings_of({"workdir": "/", "network": "auto", "capacity": {}, "entrypoints": {}}, tmp_path)
+
+
+def test_damaged_folder_is_reported_without_traceback(home: Path) -> None:
+    (home / "kubeconfig").mkdir(parents=True)
+    with pytest.raises(Unavailable, match="kubeconfig") as caught:
+        _up(home)
+    assert "Traceback" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
-    ("before", "port"), [('{"url": "http://127.0.0.1:4711"}', 4711), ('{"url": "http://x"}', 0), ("{}", 0), ("[", 0)]
+    ("before", "port"), [(json.dumps(_ENDPOINT), 4711), (json.dumps({**_ENDPOINT, "url": "http://x"}), 0), ("[", 0)]
 )
 def test_daemon_starts_with_settings_on_previous_port(tmp_path: Path, before: str, port: int) -> None:
     (tmp_path / ENDPOINT_FILE).write_text(before)

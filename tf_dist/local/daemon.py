@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 from tf_dist.cluster.kubelet.node.node_settings import NetworkMode
 from tf_dist.cluster.signals import Signals
 from tf_dist.errors import TFDistError
-from tf_dist.local.daemon_control import ENDPOINT_FILE, KUBECONFIG_FILE, LOG_FILE
+from tf_dist.local.daemon_control import ENDPOINT_FILE, KUBECONFIG_FILE, LOG_FILE, read_endpoint
 from tf_dist.local.embedded import EmbeddedCluster, EmbeddedSettings, write_private_json
 
 _MAX_LOG: Final = 10 << 20  # bytes
@@ -49,6 +49,9 @@ def main(argument: str) -> int:
                 (folder / ENDPOINT_FILE).unlink(missing_ok=True)
     except TFDistError as error:
         logging.getLogger(__name__).error("%s%s", error, f" ({error.hint})" if error.hint else "")
+        return 1
+    except OSError as error:  # such as a full disk, or a folder in place of a file
+        logging.getLogger(__name__).error("%s", error)
         return 1
     return 0
 
@@ -103,8 +106,8 @@ def _last_port(folder: Path) -> int:
     token.
     """
     try:
-        return urlsplit(json.loads((folder / ENDPOINT_FILE).read_text())["url"]).port or 0
-    except (OSError, ValueError, KeyError):
+        return urlsplit(read_endpoint(folder).url).port or 0
+    except (OSError, ValueError):
         return 0
 
 

@@ -82,17 +82,27 @@ def daemon_status(state_dir: Path | None = None) -> DaemonEndpoint | None:
     try:
         if ownership_problem(folder):
             return None
-        endpoint = _read(folder)
+        endpoint = read_endpoint(folder)
         os.kill(endpoint.pid, 0)
         with daemon_client(endpoint, retries=0) as cluster:
             cluster.get(NAMESPACES, None, "default")
-    except (OSError, ValueError, TypeError, ClusterError):
+    except (OSError, ValueError, ClusterError):
         return None
     return endpoint
 
 
-def _read(folder: Path) -> DaemonEndpoint:
-    return DaemonEndpoint(**json.loads((folder / ENDPOINT_FILE).read_text()), state_dir=folder)
+def read_endpoint(folder: Path) -> DaemonEndpoint:
+    """The endpoint that a daemon has published. Raises OSError, or ValueError for a file that no daemon writes."""
+    try:
+        found = DaemonEndpoint(**json.loads((folder / ENDPOINT_FILE).read_text()), state_dir=folder)
+        network = found.network
+        texts = [found.url, found.token, network["mode"], network["reason"], *(network.get("limits") or ())]
+    except (TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{folder / ENDPOINT_FILE} is damaged") from error
+    # A signal to process 0 or -1 would reach other processes.
+    if not all(isinstance(one, str) for one in texts) or type(found.pid) is not int or not 0 < found.pid < 1 << 31:
+        raise ValueError(f"{folder / ENDPOINT_FILE} is damaged")
+    return found
 
 
 def daemon_client(endpoint: DaemonEndpoint, *, retries: int = 3) -> RestCluster:
@@ -109,9 +119,9 @@ def daemon_client(endpoint: DaemonEndpoint, *, retries: int = 3) -> RestCluster:
 def _current_endpoint(folder: Path) -> DaemonEndpoint:
     """The endpoint of the running daemon. Raises Unavailable while the daemon starts."""
     try:
-        endpoint = _read(folder)
+        endpoint = read_endpoint(folder)
         os.kill(endpoint.pid, 0)
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError) as error:
         raise Unavailable("the local cluster is not running, or is still starting") from error
     return endpoint
 
