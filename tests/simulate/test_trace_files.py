@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tf_dist.cli.main import run
 from tf_dist.errors import InvalidJob
 from tf_dist.simulate.scenario import SimJob
 from tf_dist.simulate.trace_files import load
@@ -73,6 +74,8 @@ def test_all_mistakes_are_reported_at_once(tmp_path: Path) -> None:
         ("- {submit: 0, duration: 1, workers: 0}", "jobs[0]: workers is 0, which is too small"),
         ("- {submit: 0, duration: 1, workers: 2, least: 3}", "least 3 ≤ workers 2 ≤ most 2 does not hold"),
         ("- {submit: 0, duration: 1, workers: 65}", "does not fit: it needs 65 × (1 GPU, 4 cpu)"),
+        ("- {submit: 0, duration: 1, annotations: {a: b}}", "jobs[0]: has an unknown field annotations"),
+        ("- {submit: 0, duration: 1, submit: 2}", "submit twice"),
         ("- 3", "is not a list of jobs"),
         ("a: [", "is not YAML"),
         ("[" * 5000, "is not YAML"),
@@ -82,6 +85,52 @@ def test_all_mistakes_are_reported_at_once(tmp_path: Path) -> None:
 def test_invalid_yaml_is_reported(tmp_path: Path, text: str, told: str) -> None:
     (found,) = problems(a_file(tmp_path, text, "x.yaml"))
     assert told in found
+
+
+_BOMB = "".join(f"b{n}: &b{n} [{', '.join([f'*b{n - 1}'] * 9)}]\n" for n in range(1, 10))
+_ODD = [
+    "~",
+    "[]",
+    "{a: 1}",
+    "*b9",
+    "!!binary x",
+    "!!set {a}",
+    '"\\n"',
+    '"\\ud800"',
+    '"\\0"',
+    f"0x{'f' * 5000}",
+    "x" * 5000,
+]
+_ODD += ["true", "1.5", "-1", ".nan", ".inf", "1.0e+11", "''", "2024-01-01", "1:30"]
+
+
+@pytest.mark.parametrize(
+    "field", ["name", "submit", "workers", "estimate", "priority", "annotations", "x" * 5000, f"0x{'f' * 5000}"]
+)
+def test_odd_value_is_reported_in_few_words_or_simulated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], field: str
+) -> None:
+    for value in _ODD:
+        row = {"submit": "0", "duration": "10", field: value}
+        bomb = _BOMB if value == "*b9" else ""
+        text = f"b0: &b0 [x]\n{bomb}jobs: [{{{', '.join(f'{key}: {one}' for key, one in row.items())}}}]"
+        path = a_file(tmp_path, text, "x.yaml")
+        code = run(["simulate", "--trace", str(path), "--policy=ours", "--faithful", f"--html={tmp_path / 'x.html'}"])
+        told = capsys.readouterr().err
+        assert code == (2 if told else 0), (value, told)
+        assert len(told) < 500
+        assert "a defect" not in told
+
+
+def test_file_of_a_spreadsheet_is_read(tmp_path: Path) -> None:
+    (job,) = load(a_file(tmp_path, "\ufeffsubmit,duration\n0,1\n"), TraceOptions()).jobs
+    assert job.duration == 1
+
+
+def test_column_that_appears_twice_is_reported(tmp_path: Path) -> None:
+    assert problems(a_file(tmp_path, "submit,duration,submit\n0,1,2\n")) == [
+        "jobs.csv line 1: names submit twice (keep one)"
+    ]
 
 
 def test_missing_and_binary_files_are_reported(tmp_path: Path) -> None:

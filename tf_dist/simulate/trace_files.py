@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sized
 from dataclasses import fields, replace
 from io import StringIO
 from pathlib import Path
@@ -18,9 +18,11 @@ from tf_dist.simulate.traces import TraceOptions, requested_unit_seconds
 KINDS: Final = (".csv", ".yaml", ".yml")
 _NUMBERS: Final = {"submit", "duration", "estimate", "checkpoint"}
 _TEXTS: Final = {"name", "queue", "kind"}
-_FIELDS: Final = tuple(field.name for field in fields(SimJob))
+_FIELDS: Final = tuple(field.name for field in fields(SimJob) if field.name != "annotations")
 _POSITIVE: Final = {"duration", "estimate", "checkpoint", "workers", "least", "most"}
 _MOST_SHOWN: Final = 20
+_LARGEST: Final = 1e10
+"""The largest number. As seconds, it is three centuries, and the dates of a simulation end with the year 9999."""
 _MORE: Final = "(more)"
 
 
@@ -48,7 +50,7 @@ def load(path: Path, wish: TraceOptions) -> Scenario:
 def _rows(path: Path) -> list[tuple[str, Mapping[str, Any]]]:
     """The entries of the file, each with its location."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # spreadsheets write a byte order mark
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise InvalidJob([Problem(str(path), f"cannot be read: {reason}")]) from error
@@ -57,7 +59,7 @@ def _rows(path: Path) -> list[tuple[str, Mapping[str, Any]]]:
     import yaml
 
     try:
-        content = yaml.safe_load(text)
+        content = yaml.load(text, Loader=_strict_loader())
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise InvalidJob([Problem(path.name, f"is not YAML: {error}")]) from error
     listed = content.get("jobs") if isinstance(content, dict) else content
@@ -68,9 +70,28 @@ def _rows(path: Path) -> list[tuple[str, Mapping[str, Any]]]:
     return [(f"{path.name} jobs[{number}]", row) for number, row in enumerate(listed)]
 
 
+def _strict_loader() -> type[Any]:
+    """PyYAML's safe loader, which refuses keys that appear twice instead of keeping the last one."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            seen: set[str] = set()
+            for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+                if key.value in seen:
+                    raise yaml.constructor.ConstructorError(problem=f"{key.value} twice", problem_mark=key.start_mark)
+                seen.add(key.value)
+            return super().construct_mapping(node, deep)
+
+    return Loader
+
+
 def _lines(path: Path, text: str) -> list[tuple[str, Mapping[str, Any]]]:
     reader = csv.DictReader(StringIO(text, newline=""), restkey=_MORE, skipinitialspace=True)
     try:
+        titles = list(reader.fieldnames or ())
+        if twice := [title for title in dict.fromkeys(titles) if titles.count(title) > 1]:
+            raise InvalidJob([Problem(f"{path.name} line 1", f"names {shown} twice", "keep one") for shown in twice])
         return [(f"{path.name} line {reader.line_num}", _written(row)) for row in reader]
     except csv.Error as error:
         raise InvalidJob([Problem(f"{path.name} line {reader.line_num}", f"is not CSV: {error}")]) from error
@@ -88,8 +109,9 @@ def _job(where: str, row: Mapping[str, Any], number: int, problems: list[Problem
         if key == _MORE:
             problems.append(Problem(where, "has more fields than the first line names"))
         elif key not in _FIELDS:
-            hint = suggestion(str(key), _FIELDS, f"there are: {', '.join(_FIELDS)}")
-            problems.append(Problem(where, f"has an unknown field {key}", hint))
+            unknown = key[:60] if isinstance(key, str) else _shown(key)
+            hint = suggestion(unknown, _FIELDS, f"there are: {', '.join(_FIELDS)}")
+            problems.append(Problem(where, f"has an unknown field {unknown}", hint))
         else:
             values[key] = _value(where, key, value, problems)
     problems += (Problem(where, f"has no {key}", "in seconds") for key in ("submit", "duration") if key not in row)
@@ -104,6 +126,10 @@ def _job(where: str, row: Mapping[str, Any], number: int, problems: list[Problem
 
 def _value(where: str, key: str, value: Any, problems: list[Problem]) -> Any:
     if key in _TEXTS:
+        # str() of a list or mapping could be very long: YAML aliases may repeat it.
+        if value is None or _is_container(value) or _is_huge(value) or not str(value).isprintable():
+            problems.append(Problem(where, f"{key} is {_shown(value)}, which is not a line of text"))
+            return ""
         return str(value)
     try:
         found = float(value) if key in _NUMBERS else int(value)
@@ -111,13 +137,33 @@ def _value(where: str, key: str, value: Any, problems: list[Problem]) -> Any:
             raise ValueError
     except (TypeError, ValueError, OverflowError):
         problems.append(
-            Problem(where, f"{key} is {value!r}, which is not {'a number' if key in _NUMBERS else 'an integer'}")
+            Problem(where, f"{key} is {_shown(value)}, which is not {'a number' if key in _NUMBERS else 'an integer'}")
         )
         return 1
     least = 0 if key not in _POSITIVE else 1e-9
-    if key != "priority" and not least <= found < 1e12:
-        problems.append(Problem(where, f"{key} is {value}, which is {'too large' if found > 0 else 'too small'}"))
+    if not (-_LARGEST if key == "priority" else least) <= found < _LARGEST:
+        problems.append(
+            Problem(where, f"{key} is {_shown(found)}, which is {'too large' if found > 0 else 'too small'}")
+        )
     return found
+
+
+def _is_container(value: Any) -> bool:
+    return isinstance(value, Sized) and not isinstance(value, str)
+
+
+def _is_huge(value: Any) -> bool:
+    """Whether Python may refuse to print an int, because of its number of digits."""
+    return isinstance(value, int) and value.bit_length() > 256
+
+
+def _shown(value: Any) -> str:
+    """A value in a message. Values of a file may have any length."""
+    if _is_huge(value):
+        return "an integer of more than 256 bits"
+    if _is_container(value):
+        return f"a {type(value).__name__}"
+    return repr(value if not isinstance(value, str) or len(value) <= 60 else f"{value[:57]}...")
 
 
 def _too_large(places: Iterable[str], jobs: list[SimJob], cluster: Cluster) -> Iterable[Problem]:
