@@ -148,6 +148,10 @@ def test_dry_run_prints_job(project: Program) -> None:
         (["run", "/bin/sh"], "/bin/sh: is a binary file", "name a YAML file with a job"),
         (["run", "project"], "FILE: project is a folder", "name the script or the job file in it"),
         (["run", b"project/bad\xff.py"], "FILE: the name of project/bad\\udcff.py is not UTF-8", "rename"),
+        (["run", "project/My_train.py", "--", b"a\xff"], "args[0]: is not text in UTF-8", "write it in UTF-8"),
+        (["submit", "job.yaml", "--dry-run", "--env", b"A=\xff"], "value: is not text in UTF-8", "write it in UTF-8"),
+        (["init", "project/My_train.py", "-o", "new.yaml", "--", b"\xff"], "args[0]: is not text in UTF-8", "UTF-8"),
+        (["workflows", "export", "new", "--job-image", b"\xff"], "--job-image: '\\udcff' is not one line", "write"),
         (["plan", "project/My_train.py"], "My_train.py: is a Python program, not a job file", "tf-dist init project/"),
         (["run", "project/My_train.py", "--code", "other"], "--code: ", "has the script in it"),
         (["run", "project/My_train.py", "--name", "A b"], "--name: 'A b' is not a name", "a-z"),
@@ -177,6 +181,7 @@ def test_invalid_arguments_are_explained_with_hint(
         path.chmod(0o755 if name == "no-line.sh" else 0o644)
     found = project(*map(os.fsdecode, arguments))
     assert (found.returncode, found.stdout) == (2, "")
+    assert not (project.folder / "new.yaml").exists()
     assert "c2VjcmV0" not in found.stderr, "a line of the file with variables may be a secret"
     assert told in found.stderr
     assert hint in found.stderr
@@ -262,3 +267,6 @@ def test_init_job_runs_and_existing_file_is_not_overwritten(project: Program) ->
     again = project("init", "project/My_train.py")
     assert (again.returncode, again.stdout) == (2, "")
     assert "--output: job.yaml already exists" in again.stderr
+    named = os.fsdecode(b"bad\xff.yaml")
+    assert project("init", "project/My_train.py", "-o", named).returncode == 0
+    assert project("validate", named).returncode == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -219,3 +220,15 @@ def test_reader_of_stored_documents_stops_after_100_problems(document: Any, path
     with pytest.raises(InvalidJob) as caught:
         read(changed(document(), path, value))
     assert 1 <= len(caught.value.problems) <= 100
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_text_that_cannot_be_encoded_is_reported(make: Callable[[], Doc]) -> None:
+    """Python has bytes of a command line that are not UTF-8 as lone surrogates, which no API server accepts."""
+    for key, value, path in (("a", "x\udcff", "a"), ("\ud800", "x", '["\\ud800"]')):
+        document = make()
+        document["metadata"]["annotations"] = {key: value}
+        with pytest.raises(InvalidJob) as caught:
+            parse(document)
+        (problem,) = caught.value.problems
+        assert (problem.message, problem.path[-len(path) :]) == ("is not text in UTF-8", path)

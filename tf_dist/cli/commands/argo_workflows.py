@@ -83,7 +83,14 @@ def export(
     """
     from tf_dist import __version__
     from tf_dist.client.yaml_files import to_yaml
+    from tf_dist.core.pipeline.run_options import argument_problems
+    from tf_dist.errors import InvalidJob
 
+    given_images = {"--image": image, "--job-image": job_image}
+    if problems := [
+        one for name, value in given_images.items() for one in argument_problems("image", value, path=name)
+    ]:
+        raise InvalidJob(problems)
     images = {one: given for one, given in ((f"tf-dist:{__version__}", image), (_TRAINING, job_image)) if given}
     names = sorted(path.name for path in home().glob("*.yaml") if path.name != _NOT_ALONE)
     files = {

@@ -38,6 +38,8 @@ def init(
     The file is a TFJob v1, for tf-dist run and submit. Nothing is started. Variables of this shell and of files are not
     written. The commands in the first lines of the file read them again.
     """
+    from tf_dist.client.job_files import load_documents, require_valid
+    from tf_dist.client.yaml_files import YamlDocument
     from tf_dist.errors import InvalidJob, Problem
 
     arguments = scripts.JobArguments(
@@ -59,6 +61,7 @@ def init(
     folder = os.path.relpath(code or Path(script).parent, beside)
     shown, hidden = arguments.variables()
     job = arguments.of_script(script, code or str(Path(script).parent), shown).replace(code=folder)
+    require_valid(load_documents([YamlDocument(script, None, job.to_dict(), None)]))
     later = [word for one in env_file or () for word in ("--env-file", one)]
     later += [word for one in env or () if one in hidden for word in ("--env", one)]
     run = shlex.join(["tf-dist", "run", "job.yaml" if file == "-" else file, *later])
@@ -67,7 +70,7 @@ def init(
         output.line(text.rstrip("\n"))
         return
     try:
-        with open(file, "x", encoding="utf-8") as opened:
+        with open(file, "x", encoding="utf-8", errors="backslashreplace") as opened:  # a comment names the file
             opened.write(text)
     except FileExistsError:
         hint = "name another one: -o FILE; or print it: -o -"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,6 +64,7 @@ def _parsed(document: Any, out: FieldErrors) -> Parsed:
     dialect = check_layout(document, dialect, out)
     form = FORMATS[dialect]
     _check(dict(document), dialect, out)
+    _check_texts(document, out)
     out.raise_errors()
     ready = form.defaulted(document)
     job = common_annotations.with_annotations(form.build(_valid(ready, form.model, out.limit)))
@@ -206,6 +208,34 @@ def _with(value: Any, loc: Sequence[str | int], new: Any = ...) -> Any:
         return {**value, key: _with(value[key], deeper, new)}
     others = {name: kept for name, kept in value.items() if name != key}
     return others if new is ... else {**others, key: new}
+
+
+def _check_texts(document: Document, out: FieldErrors) -> None:
+    """Check that all texts can be sent. Bytes of a command line or path that are not UTF-8 become lone surrogates."""
+    try:
+        json.dumps(document, ensure_ascii=False, default=str).encode()
+    except UnicodeEncodeError:
+        for loc in _unsendable((), document):
+            out.error(loc, "is not text in UTF-8", "write it in UTF-8")
+    except (TypeError, ValueError, RecursionError):
+        return  # other checks report what is not JSON
+
+
+def _unsendable(loc: FieldPath, value: Any) -> Iterator[FieldPath]:
+    """The places of all texts that cannot be encoded, including keys."""
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            place = (*loc, str(key).encode(errors="backslashreplace").decode())
+            yield from _unsendable(place, key)
+            yield from _unsendable(place, part)
+    elif isinstance(value, list | tuple):
+        for index, part in enumerate(value):
+            yield from _unsendable((*loc, index), part)
+    elif isinstance(value, str) and not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            yield loc
 
 
 def _check_size(templates: Iterable[RawTemplate], out: FieldErrors) -> None:
