@@ -141,6 +141,14 @@ def test_blocking_network_policy_is_reported_while_job_runs(cluster: MemoryClust
     assert network_problems(cluster, with_status(job, phase="Completed"), pods) == ()
 
 
+@pytest.mark.parametrize("memory", [None, "x", 1, True, [1], {"ready": 1}, {"ready": [1]}])
+def test_job_with_odd_memory_is_listed(cluster: MemoryCluster, memory: object) -> None:
+    """The definition of another operator accepts any value there."""
+    stored = cluster.create(TFJOBS, "default", tfjob("a"))
+    cells = job_cells(StoredJob(TFJOBS, {**stored, "status": {"tfDist": memory}}))
+    assert (cells[0], [type(one) for one in cells]) == ("tfjob/a", [str] * len(cells))
+
+
 def test_explain_and_get_name_other_manager(cluster: MemoryCluster) -> None:
     manager = "kueue.x-k8s.io/multikueue"
     job = StoredJob(TFJOBS, cluster.create(TFJOBS, "default", tfjob("a", managedBy=manager)))

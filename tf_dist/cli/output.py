@@ -157,11 +157,17 @@ def _hint(text: str) -> None:
 
 
 _BREAKS = re.compile(r"[\r\n\t]+")
+_COLOURS = re.compile(r"\x1b\[[0-9;:]*m")
+
+
+def _one_line(cell: str) -> str:
+    """A text of a cluster without line breaks and colours, which would garble other cells."""
+    return cell if cell.isprintable() else _COLOURS.sub("", _safe(_BREAKS.sub(" ", cell)))
 
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[str]], styles: Mapping[str, str] | None = None) -> None:
     """Write a table with titles. ``styles``: the colour of a cell by its text."""
-    listed = [list(titles), *([_safe(_BREAKS.sub(" ", cell)) for cell in row] for row in rows)]
+    listed = [list(titles), *([_one_line(cell) for cell in row] for row in rows)]
     widths = [max(len(row[column]) for row in listed) for column in range(len(titles))]
     for number, row in enumerate(listed):
         cells = [

@@ -157,6 +157,20 @@ def test_queues_with_values_of_other_clients_are_listed(
     assert [line.split()[0] for line in shown.out.splitlines()] == ["NAME", "odd", "sound"]
 
 
+def test_odd_queue_does_not_hide_others(tf_dist: Program, memory: MemoryCluster, config: str) -> None:
+    """A cluster with another definition of queues may have values of any type."""
+    odd: list[Any] = [None, "x", 1, True, [1], {"a": [1]}]
+    memory.create(QUEUES, None, document("red", parent="\x1b[31m\nfake"))
+    for number, value in enumerate(odd):
+        stored = memory.create(QUEUES, None, document(f"odd-{number}", weight=value, parent=value))
+        status = dict.fromkeys(("borrowed", "message", "pending", "share"), value)
+        memory.replace(QUEUES, None, f"odd-{number}", {**stored, "status": status}, subresource="status")
+    found = tf_dist("queues", "--kubeconfig", config, "-o", "wide")
+    assert found.returncode == 0, found.stderr
+    assert len(found.stdout.splitlines()) == 2 + len(odd)
+    assert "\x1b" not in found.stdout
+
+
 def test_problems_of_queues_have_line_numbers(tf_dist: Program) -> None:
     (tf_dist.folder / "queues.yaml").write_text(
         "apiVersion: tf-dist.dev/v1alpha1\nkind: Queue\nmetadata: {name: a}\n"
