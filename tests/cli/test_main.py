@@ -58,6 +58,7 @@ def test_version_is_printed(tf_dist: Program) -> None:
         (["run", "x.yaml", "--node", "cpu=many"], "--node: 'cpu=many' is not an amount of a resource"),
         (["run", "x.yaml", "--entrypoint", "image"], "--entrypoint: 'image' is not IMAGE=COMMAND"),
         (["run", "x.yaml", "--network", "none"], "known: auto, isolated, shared"),
+        (["plan", "x.yaml", "--cluster-domain", "a b"], "--cluster-domain: 'a b' is not a domain"),
         (["run", "x.yaml"], "x.yaml: does not exist"),
         (["run", "x" * 5000], "x: cannot be read: File name too long"),
         (["run", "x" * 5000 + ".py"], "x.py\n  hint: check its path"),

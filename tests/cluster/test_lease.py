@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tf_dist.cluster.lease import LeaseObservation
+from tf_dist.cluster.lease import LeaseObservation, system_namespace
+from tf_dist.errors import ClusterError
 
 
 def test_observation_age_counts_from_last_change() -> None:
@@ -30,3 +31,10 @@ def test_renewal_is_noticed_when_restored_etcd_reuses_version(changed: dict[str,
     seen.note(stored, 100.0)
     seen.note({**stored, "spec": {**spec, **changed}}, 133.0)
     assert seen.age(133.0) == 0.0
+
+
+@pytest.mark.parametrize("value", ["A b", " ", "../x", "x" * 64, "\n", "\udc80"])
+def test_variable_without_namespace_is_reported(value: str) -> None:
+    """With such a value, a controller would never become the leader."""
+    with pytest.raises(ClusterError, match="TF_DIST_SYSTEM_NAMESPACE is not a namespace"):
+        system_namespace({"TF_DIST_SYSTEM_NAMESPACE": value})

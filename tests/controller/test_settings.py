@@ -7,6 +7,7 @@ import pytest
 from tests.controller.harness import World, tfjob
 from tf_dist.cluster.api import EVENTS
 from tf_dist.controller.settings import cluster_domain
+from tf_dist.errors import ClusterError
 
 
 @pytest.mark.parametrize(
@@ -22,3 +23,13 @@ def test_events_have_source_tf_dist_by_default() -> None:
     world.submit(tfjob())
     world.settle()
     assert {event["source"]["component"] for event in world.memory.list(EVENTS, "default").items} == {"tf-dist"}
+
+
+@pytest.mark.parametrize("value", ["a b", " ", "a..b", "x" * 254, "\n", "\udc80", "-a"])
+def test_variable_without_domain_is_reported(value: str) -> None:
+    with pytest.raises(ClusterError, match="CUSTOM_CLUSTER_DOMAIN is not a domain"):
+        cluster_domain({"CUSTOM_CLUSTER_DOMAIN": value})
+
+
+def test_dots_around_domain_are_removed() -> None:
+    assert [cluster_domain({"CUSTOM_CLUSTER_DOMAIN": one}) for one in ("", ".", ".b-1.local.")] == ["", "", "b-1.local"]

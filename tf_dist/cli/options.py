@@ -12,7 +12,7 @@ import typer
 
 from tf_dist.cli import output
 from tf_dist.core.model.job import DisruptionPolicy
-from tf_dist.core.model.names import is_dns_label
+from tf_dist.core.model.names import is_dns_label, is_dns_subdomain
 from tf_dist.core.model.timestamps import seconds_of
 from tf_dist.core.pipeline.adoption import DriverChoice
 from tf_dist.core.pipeline.run_options import NAME_HINT, Face, RunOptions, argument_problems, options_of
@@ -185,6 +185,14 @@ def check_namespaces(option: typer.CallbackParam, given: Any) -> Any:
     return given
 
 
+def check_domain(option: typer.CallbackParam, given: str) -> str:
+    """A callback for an option with a domain ("": none). Raises InvalidJob."""
+    found = given.strip(".")
+    if found and not is_dns_subdomain(found.lower()):
+        raise _refuse(option.opts[0], f"{given!r} is not a domain", "write cluster.local")
+    return found
+
+
 File = Annotated[str, typer.Argument(help="A YAML file; - is standard input.", metavar="FILE")]
 FileOrScript = Annotated[
     str, typer.Argument(help="A script (train.py), or a YAML file with a job; - is standard input.", metavar="FILE")
@@ -208,6 +216,7 @@ ClusterDomain = Annotated[
     typer.Option(
         "--cluster-domain",
         envvar="CUSTOM_CLUSTER_DOMAIN",
+        callback=check_domain,
         help="The domain at the end of host names in TF_CONFIG of TFJobs v1, such as cluster.local.",
     ),
 ]

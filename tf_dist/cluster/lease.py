@@ -15,6 +15,7 @@ from tf_dist.cluster.api import TFJOBS, VOLCANO_JOBS, Object, Resource
 from tf_dist.core.model import names
 from tf_dist.core.model.fieldpath import mapping, number, text
 from tf_dist.core.model.timestamps import format_micro_time, parse_time
+from tf_dist.errors import ClusterError
 
 LEASE_DURATION: Final = 15.0
 RENEW_INTERVAL: Final = 5.0
@@ -41,8 +42,15 @@ def boottime() -> float:
 
 
 def system_namespace(environ: Mapping[str, str] = os.environ) -> str:
-    """The namespace of the cluster-wide controller's Lease: $TF_DIST_SYSTEM_NAMESPACE, else the default."""
-    return environ.get(SYSTEM_NAMESPACE_VARIABLE) or names.SYSTEM_NAMESPACE
+    """The namespace of the cluster-wide controller's Lease: $TF_DIST_SYSTEM_NAMESPACE, else the default.
+
+    Raises ClusterError for a value that is not a namespace, with which a controller would never become the leader.
+    """
+    found = environ.get(SYSTEM_NAMESPACE_VARIABLE) or names.SYSTEM_NAMESPACE
+    if not names.is_dns_label(found):
+        what = f"{found!r} in ${SYSTEM_NAMESPACE_VARIABLE} is not a namespace"
+        raise ClusterError(what, hint=f"unset it, or write {names.SYSTEM_NAMESPACE}")
+    return found
 
 
 def unique_identity() -> str:

@@ -23,6 +23,7 @@ from tf_dist.cluster.concurrency import SYSTEM_RUNTIME, ThreadRuntime
 from tf_dist.controller.observability.metrics_interface import MetricsRecorder
 from tf_dist.core.model import names
 from tf_dist.core.model.gang_scheduler import GangScheduler
+from tf_dist.errors import ClusterError
 
 _BY_KIND: Final = {kind.kind: kind for kind in JOB_KINDS}
 
@@ -57,8 +58,12 @@ CLUSTER_DOMAIN_VARIABLE: Final = "CUSTOM_CLUSTER_DOMAIN"  # a variable of the tr
 
 
 def cluster_domain(environ: Mapping[str, str] = os.environ) -> str:
-    """The cluster's domain from the environment, or ""."""
-    return environ.get(CLUSTER_DOMAIN_VARIABLE, "").strip(".")
+    """The cluster's domain from the environment, or "". Raises ClusterError for a value that is not a domain."""
+    found = environ.get(CLUSTER_DOMAIN_VARIABLE, "").strip(".")
+    if found and not names.is_dns_subdomain(found.lower()):
+        what = f"{found!r} in ${CLUSTER_DOMAIN_VARIABLE} is not a domain"
+        raise ClusterError(what, hint="unset it, or write cluster.local")
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

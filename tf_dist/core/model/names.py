@@ -25,6 +25,7 @@ LONGEST_PREFIX: Final = 253
 LONGEST_KEY: Final = LONGEST_PREFIX + 1 + LONGEST_VALUE
 
 DNS_LABEL: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?")  # DNS-1123: of namespaces, containers, volumes
+_SUBDOMAIN: Final = re.compile(_PREFIX)
 _KEY: Final = re.compile(LABEL_KEY)
 _VALUE: Final = re.compile(LABEL_NAME)
 _SHOWN: Final = 3
@@ -33,6 +34,11 @@ _SHOWN: Final = 3
 def is_dns_label(text: str) -> bool:
     """Whether a text is a DNS-1123 label, as names of jobs, pods and namespaces must be."""
     return len(text) <= LONGEST_VALUE and DNS_LABEL.fullmatch(text) is not None
+
+
+def is_dns_subdomain(text: str) -> bool:
+    """Whether a text is a DNS-1123 subdomain, such as cluster.local."""
+    return len(text) <= LONGEST_PREFIX and _SUBDOMAIN.fullmatch(text) is not None
 
 
 def is_label_key(text: str) -> bool:
