@@ -33,7 +33,7 @@ from tf_dist.core.model.context import Action, EmitEvent, Observed, Plan, WriteS
 from tf_dist.core.model.credentials import hide_credentials
 from tf_dist.core.model.fieldpath import LazyMapping
 from tf_dist.core.model.job import Job
-from tf_dist.core.model.pods import PodView, pod_views
+from tf_dist.core.model.pods import PodView, pod_view, pod_views
 from tf_dist.core.model.reasons import Reason
 from tf_dist.core.model.status import Status
 from tf_dist.core.model.status_codec import stored_status
@@ -235,7 +235,9 @@ class Workers:
         if job is None:
             if reading.refused is None:
                 raise RuntimeError("neither a job nor a reason why not")
-            return plan_for_invalid_spec(stored, known.status, reading.refused, now)
+            views = (pod_view(pod) for pod in self._informers.pods(known.ref.namespace, known.uid))
+            pods = tuple(view for view in views if view is not None)
+            return plan_for_invalid_spec(stored, known.status, reading.refused, now, pods)
         seen = seen or self._informers.pods_with_gone(known.ref.namespace, known.uid)
         pods, last = pod_views(job, seen.present), known.remembered or known.status
         is_new_spec = reading.accepted is not None and reading.accepted != last.accepted_spec and not last.finished

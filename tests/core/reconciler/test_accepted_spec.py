@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 
 from tests.core.builders import START, written
 from tests.core.dialects.documents import changed, v1, v1alpha1, volcano
-from tf_dist.core.model.status import RefusedSpec, Status
+from tf_dist.core.model.context import Delete, DeleteJob
+from tf_dist.core.model.job import ReplicaId
+from tf_dist.core.model.pods import PodPhase, PodView
+from tf_dist.core.model.status import Phase, RefusedSpec, Status
 from tf_dist.core.model.timestamps import format_micro_time, format_time
 from tf_dist.core.reconciler.accepted_spec import all_problems, plan_for_invalid_spec, read_stored_spec, unknown_keys
 from tf_dist.errors import InvalidJob
@@ -59,6 +63,17 @@ def test_validation_stops_after_first_hundred_problems(path: str, value: Any) ->
     assert len(unknown_keys(document).split("; ")) <= 100
 
 
+REFUSED = RefusedSpec(generation=1, digest="d", message="no chief")
+PODS = tuple(
+    PodView(
+        name=name, uid=name, replica=ReplicaId("worker", 0), attempt="1.0.0", phase=phase, deleting=name == "leaves"
+    )
+    for name, phase in {
+        "runs": PodPhase.RUNNING,
+        "done": PodPhase.SUCCEEDED,
+        "leaves": PodPhase.RUNNING,
+    }.items()
+)
 SAID = "the spec is not accepted: no chief; the job starts when this is corrected"
 STATE = {"phase": "Pending", "lastTransitionTime": format_time(START), "reason": "InvalidSpec", "message": SAID}
 
@@ -121,3 +136,38 @@ def test_invalid_spec_keeps_existing_conditions() -> None:
     assert [one["type"] for one in conditions] == ["SpecAccepted", "Running"]
     assert conditions[0]["lastTransitionTime"] == long_ago["lastTransitionTime"]
     assert conditions[1] == running
+
+
+@pytest.mark.parametrize(
+    ("document", "path", "clean", "deleted"),
+    [
+        (v1(), "spec.runPolicy.cleanPodPolicy", "Running", ["runs"]),
+        (v1(), "spec.runPolicy.cleanPodPolicy", "All", ["runs", "done"]),
+        (v1(), "spec.runPolicy.cleanPodPolicy", "None", []),
+        (v1(), "spec.runPolicy.cleanPodPolicy", 5, ["runs"]),
+        (v1(), "spec.runPolicy", {}, []),
+        (v1alpha1(), "spec.cleanupPodPolicy", "All", ["runs", "done"]),
+        (volcano(), "spec.plugins", 5, ["runs"]),
+    ],
+)
+def test_job_with_invalid_spec_that_has_ended_frees_its_nodes(
+    document: Any, path: str, clean: Any, deleted: list[str]
+) -> None:
+    """Its leader died right after the end, and its spec is edited. The next leader has never known a valid spec."""
+    ended = Status(phase=Phase.COMPLETED, reason="JobSucceeded", completion_time=START)
+    plan = plan_for_invalid_spec(changed(document, path, clean), ended, REFUSED, START + 9, PODS)
+    assert [action.name for action in plan.actions if isinstance(action, Delete)] == deleted
+    failed = Status(phase=Phase.FAILED, reason="DeadlineExceeded", completion_time=START)
+    plan = plan_for_invalid_spec(changed(document, path, clean), failed, REFUSED, START + 9, PODS)
+    assert [action.name for action in plan.actions if isinstance(action, Delete)] == (deleted or ["runs"])
+
+
+@pytest.mark.parametrize(
+    ("ttl", "expires"), [(20, START + 20), (0, None), (None, math.inf), ("20", math.inf), (-1, math.inf)]
+)
+def test_job_with_invalid_spec_is_deleted_after_its_time_to_live(ttl: Any, expires: float | None) -> None:
+    ended = Status(phase=Phase.COMPLETED, reason="JobSucceeded", completion_time=START)
+    document = changed(v1(), "spec.runPolicy.ttlSecondsAfterFinished", ttl)
+    plan = plan_for_invalid_spec(document, ended, REFUSED, START + 9)
+    assert plan.actions == (() if expires else (DeleteJob(),))
+    assert plan.wake_at == (None if expires in (None, math.inf) else expires)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -20,9 +20,11 @@ from tf_dist.core.dialects.common_schema import SERVICES_ANNOTATION, SUSPEND_ANN
 from tf_dist.core.dialects.field_errors import PROBLEM_LIMIT
 from tf_dist.core.dialects.volcano_annotations import SLA
 from tf_dist.core.model import names
-from tf_dist.core.model.context import Plan, WriteStatus
+from tf_dist.core.model.context import Action, Delete, DeleteJob, Plan, WriteStatus
 from tf_dist.core.model.fieldpath import list_items, mapping, number, updated, value_at
-from tf_dist.core.model.job import Document, Job
+from tf_dist.core.model.job import CleanPodPolicy, Document, Job
+from tf_dist.core.model.pods import PodView
+from tf_dist.core.model.reasons import reason_row
 from tf_dist.core.model.status import AcceptedSpec, RefusedSpec, Status, display_phase
 from tf_dist.core.model.status_codec import FIELD, dump_status, stored_status
 from tf_dist.core.model.timestamps import format_time, round_time
@@ -186,18 +188,43 @@ def _in_force(stored: Document, accepted: AcceptedSpec | None) -> Job | None:
         return None
 
 
-def plan_for_invalid_spec(document: Document, before: Status, refused: RefusedSpec, now: float) -> Plan:
+def plan_for_invalid_spec(
+    document: Document, before: Status, refused: RefusedSpec, now: float, pods: Iterable[PodView] = ()
+) -> Plan:
     """The plan for a job without any valid spec: its status contains the error, and its pods are not changed.
 
-    The status names no controller, because a controller of another release may be able to parse the spec.
+    The status names no controller, because a controller of another release may be able to parse the spec. If the job
+    has ended, its ``pods`` are deleted, and later the job, by the fields of its spec that can be read.
     """
-    if before.finished or "deletionTimestamp" in mapping(document.get("metadata")):
+    if "deletionTimestamp" in mapping(document.get("metadata")):
         return Plan(before)
     now = round_time(now)
+    if before.finished:
+        return _after_its_end(mapping(document.get("spec")), before, now, pods)
     after = with_accepted_spec(replace(before, since=now if before.since is None else before.since), None, refused)
     if after == before:
         return Plan(before)
     return Plan(after, (WriteStatus(_held(document, after, now)), *spec_events(before, after, "")))
+
+
+def _after_its_end(spec: Document, status: Status, now: float, pods: Iterable[PodView]) -> Plan:
+    policy = {**spec, **mapping(spec.get("runPolicy"))}
+    clean = policy.get("cleanPodPolicy") or policy.get("cleanupPodPolicy")
+    if clean is None and "tfReplicaSpecs" in spec:
+        clean = CleanPodPolicy.NONE.value  # the default of this format
+    kept = clean == CleanPodPolicy.NONE.value and not reason_row(status.reason).cuts_pods_short
+    actions: list[Action] = [
+        Delete("Pod", pod.name, pod.uid)
+        for pod in (() if kept else pods)
+        if not pod.deleting and (clean == CleanPodPolicy.ALL.value or not pod.finished)
+    ]
+    ttl = number(policy.get("ttlSecondsAfterFinished"))
+    if ttl is None or ttl < 0 or status.completion_time is None:
+        return Plan(status, tuple(actions))
+    expires = round_time(status.completion_time + ttl)
+    if expires <= now:
+        return Plan(status, (*actions, DeleteJob()))
+    return Plan(status, tuple(actions), expires)
 
 
 def _held(document: Document, status: Status, now: float) -> dict[str, Any]:
