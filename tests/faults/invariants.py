@@ -265,8 +265,14 @@ class Invariants(Record):
         )
 
     def _on_nodes(self, key: Key, stored: Object, before: Admission | None, author: Author) -> None:
-        """If a job gets more of a node, the assignments of the node do not exceed the most that it ever had."""
-        mine, given = self.on_nodes(stored, again=True), self._on(before)
+        """If a job gets more of a node, the assignments of the node do not exceed the most that it ever had.
+
+        A job that is resized is also assigned the nodes of its pods that could go to any node.
+        """
+        mine = self.on_nodes(stored, again=True)
+        given = self._on(before) | Counter(
+            pod["spec"]["nodeName"] for pod in self.pods_of(uid(stored)) if on_a_node(pod)
+        )
         more = {node for node, count in self._on(self.memory(stored).admission).items() if count > given[node]}
         others = [self.on_nodes(job, again=False) for job in self._decided_by(author, key)]
         for node in sorted(more & self._room.keys()):

@@ -26,6 +26,7 @@ from tf_dist.errors import ClusterError, Forbidden, Gone, NotFound, Unavailable
 _READ = 30.0
 _STALL = 90.0
 _BOOKMARK = 60.0
+_COLLECTS = 0.01  # seconds for which a garbage collector works on an object whose owner is gone
 _REMEMBERED = 4
 
 
@@ -375,6 +376,8 @@ class Wire:
             request.execute()
             if self._process.dead or self._process.stopped:
                 self._give_way()
+            if request.collected:
+                self._wait(_COLLECTS)
             simulation.breathe()
             return
         task, end = simulation._me(), self._process.until(limit)
@@ -417,6 +420,7 @@ class _Request:
         self._body = body
         self._answer: Any = None
         self._error: ClusterError | None = None
+        self.collected = False  # whether the created object was garbage
         self._led = wire._server.leads(wire._process.name) if call.writes else frozenset()
 
     def execute(self, *, late: bool = False) -> None:
@@ -438,6 +442,7 @@ class _Request:
             if self._call.writes:
                 server.acting(None, frozenset(), False)
         if self._call.writes:
+            self.collected = self._call.verb == "create" and self._error is None and self._stored() is None
             server.told(
                 Executed(self._wire._process.name, self._call, self._body, before, self._answer, self._error, late)
             )
