@@ -279,13 +279,16 @@ class Wire:
         name: str,
         *,
         uid: str = "",
+        version: str = "",
         grace_period: int | None = None,
         propagation: str = "Background",
     ) -> None:
         asked = RequestInfo("delete", resource, "", namespace or "")
 
         def act() -> None:
-            self._memory.delete(resource, namespace, name, uid=uid, grace_period=grace_period, propagation=propagation)
+            self._memory.delete(
+                resource, namespace, name, uid=uid, version=version, grace_period=grace_period, propagation=propagation
+            )
 
         self._write(asked, name, {"uid": uid}, act)
 

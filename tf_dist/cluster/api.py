@@ -208,10 +208,13 @@ class Cluster(Protocol):
         name: str,
         *,
         uid: str = "",
+        version: str = "",
         grace_period: int | None = None,
         propagation: str = "Background",
     ) -> None:
-        """Request deletion. ``uid`` is a precondition: Conflict if another object now has the name. NotFound."""
+        """Request deletion. ``uid`` and ``version`` are preconditions: Conflict if another object now has the name, or
+        the object has changed. NotFound.
+        """
 
     def watch(
         self,

@@ -418,7 +418,9 @@ class LeaderElector:
             return
         if self._wider is not None:
             with suppress(Forbidden):  # then the Lease is only released
-                self._cluster.delete(LEASES, *self.ref, uid=stored["metadata"]["uid"])
+                # Not if another candidate has taken the Lease in the meantime, because it had expired.
+                metadata = stored["metadata"]
+                self._cluster.delete(LEASES, *self.ref, uid=metadata["uid"], version=metadata["resourceVersion"])
                 self._named = False
                 return
         self._cluster.replace(LEASES, *self.ref, released_lease(stored, self._clock()))

@@ -225,6 +225,21 @@ def test_release_does_not_delete_lease_of_another_holder(stage: Stage) -> None:
     assert stage.holder(TEAM) == "other"
 
 
+def test_release_does_not_delete_lease_that_another_candidate_has_just_taken(stage: Stage) -> None:
+    """The Lease has expired, so another candidate may take it between the two requests of the release."""
+    one = stage.team()
+    one.at(0.0)
+
+    def taken(verb: str) -> None:
+        if verb == "delete":
+            stored = stage.memory.get(LEASES, *TEAM)
+            stage.memory.replace(LEASES, *TEAM, lease.acquired_lease(stored, "other", 15.0, NOW))
+
+    one.before = taken
+    one.elector.stop()
+    assert stage.holder(TEAM) == "other"
+
+
 def test_candidate_sends_no_request_when_stopped(stage: Stage) -> None:
     stage.put(CLUSTER, "other")
     one = stage.cluster()

@@ -253,15 +253,16 @@ class RestCluster:
         name: str,
         *,
         uid: str = "",
+        version: str = "",
         grace_period: int | None = None,
         propagation: str = "Background",
     ) -> None:
-        """Delete an object; NotFound, Conflict if ``uid`` is not the object's."""
+        """Delete an object; NotFound, Conflict if ``uid`` or the resource ``version`` is not the object's."""
         options: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation}
         if grace_period is not None:
             options["gracePeriodSeconds"] = grace_period
-        if uid:
-            options["preconditions"] = {"uid": uid}
+        if fences := {key: value for key, value in (("uid", uid), ("resourceVersion", version)) if value}:
+            options["preconditions"] = fences
         path = object_path(resource, namespace, name)
         self._call("DELETE", path, RequestInfo("delete", resource, "", namespace or ""), body=options)
 

@@ -397,11 +397,12 @@ class MemoryCluster:
         name: str,
         *,
         uid: str = "",
+        version: str = "",
         grace_period: int | None = None,
         propagation: str = "Background",
     ) -> None:
-        """Request deletion; NotFound, Conflict if ``uid`` is not the object's."""
-        options = DeleteOptions(uid=uid, grace_period=grace_period, propagation=propagation)
+        """Request deletion; NotFound, Conflict if ``uid`` or the resource ``version`` is not the object's."""
+        options = DeleteOptions(uid=uid, version=version, grace_period=grace_period, propagation=propagation)
         self.delete_with(resource, namespace, name, options)
 
     def delete_with(
