@@ -133,6 +133,18 @@ def test_rest_does_not_pass_gang_with_reservation() -> None:
     assert sizes(found) == {"a": 1, "b": 3}
 
 
+@pytest.mark.parametrize("since", [-1, 0, 500])
+def test_rest_passes_reservation_that_waits_for_the_end_of_its_gang(since: float) -> None:
+    """Gang a may need its rest in order to end. If gang c held capacity back from it, neither would ever continue."""
+    found = world(part("a", {"n0": 2}, 4), gang("c", workers(4), at=since), gpu=4)
+    found.put(running("b", {"n0": 2}))
+    found.settle(2000)
+    assert sizes(found) == {"a": 2, "b": 2}
+    found.put(replace(found.gangs["a"], done={"worker": 1}, vacated={"worker": {"n0": 1}}))
+    found.settle(2100)
+    assert sizes(found) == {"a": 3, "b": 2}
+
+
 def test_rest_does_not_preempt() -> None:
     found = world(part("a", {"n0": 2}, 4, priority=10), running("b", {"n0": 2}, least=1))
     assert found.settle(100_000) == []

@@ -134,6 +134,8 @@ class Reservation:
     """Epoch seconds; inf: unknown."""
     after: Workload | None
     """The gang that ends immediately before; None if the reservation only waits for terminating pods."""
+    ending: frozenset[str] = frozenset()
+    """The uids of the gangs that end before."""
     hold: list[PodsOnNode] = field(default_factory=list)
     """The free capacity that is reserved for the gang."""
     reserved_quota: Resources = field(default_factory=dict)
@@ -202,13 +204,15 @@ def make_reservation(
             released = subtract_resources(released, subtract_resources(one.need, one.reserved_quota))
     need = entry.request.need(counts).items()
     short = {resource: value - max(Decimal(0), released.get(resource, Decimal(0))) for resource, value in need}
-    after = steps[-1].entry if len(steps) > len(underway) else None
+    ending = [step.entry for step in steps[len(underway) :]]
+    after = ending[-1] if ending else None
     return Reservation(
         entry=entry,
         counts=counts,
         nodes=nodes,
         start=cache.ends.time(after.uid) if after else now,
         after=after,
+        ending=frozenset(one.uid for one in ending),
         hold=_held_back(entry, nodes, steps, earlier),
         reserved_quota={resource: value for resource, value in short.items() if value > 0},
     )
@@ -346,13 +350,15 @@ class Reservations:
     def find_more(self, entry: Workload, counts: Counts) -> NodeAssignments | None:
         """The nodes on which a running gang can have these further pods without a delay of reservations, or None.
 
-        Nodes of the gang are preferred. No capacity is taken.
+        Nodes of the gang are preferred. No capacity is taken. A reservation that waits for the end of the gang holds
+        nothing back from it: otherwise each would wait for the other.
         """
         request, cache = entry.request, self._cache
         if cache.assumed_pods.surely_lacks(request, counts):
             return None
         self._make()
-        with with_reserved(cache, self.made, started=False):
+        others = [one for one in self.made if entry.uid not in one.ending]
+        with with_reserved(cache, others, started=False):
             if not cache.quotas.fits(entry.queue, request.need(counts)):
                 return None
             keep = Counter(node for want in request.wants for node in entry.nodes_by_index(want.type) if node)
