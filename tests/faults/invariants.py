@@ -51,6 +51,7 @@ class Invariants(Record):
         self.strict = False
         self._asked: dict[str, dict[str, int]] = {}
         self._unpinned: dict[str, float] = {}  # when a job was released from a node
+        self._bound: dict[str, float] = {}  # when a pod got its node, by uid
         self._unseen: set[str] = set()
         self._room: dict[str, Decimal] = {}
 
@@ -63,6 +64,8 @@ class Invariants(Record):
     # Every write
 
     def _judge(self, key: Key, before: Object | None, after: Object | None, author: Author) -> None:
+        if key.kind == "pods" and after is not None and on_a_node(after):
+            self._bound.setdefault(uid(after), self.now())
         match key.kind:
             case "pods" if before is None and after is not None and author.process and not author.late:
                 self._comes(after, author)
@@ -336,7 +339,9 @@ class Invariants(Record):
         found = Decimal(0)
         for key, pod in self.of("pods"):
             if owner(pod) and owner(pod) not in within and on_a_node(pod):
-                mine = any(owner(pod) == uid(job) for job in jobs)
+                # The verdict may be older than the scheduler's decision about a pod without an admission.
+                known = self.now() - self._bound.get(uid(pod), float("-inf")) > UNDER_WAY
+                mine = known and any(owner(pod) == uid(job) for job in jobs)
                 if mine or self.now() - self.written[key] > SEEN:
                     found += requested(pod["spec"])
         return found
