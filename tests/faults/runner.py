@@ -15,14 +15,15 @@ from random import Random
 from tests.faults.documents import TEAM, Shape
 from tests.faults.proxy import Fault, Kind
 from tests.faults.puppet import Puppet, Scope
-from tests.faults.record import owner
+from tests.faults.record import owner, requested
 from tests.faults.rules import Rules
 from tests.faults.schedule import ALL_KINDS, COMPANIES, JOBS, Member, Schedule
 from tests.faults.simulation import simulated
-from tests.faults.site import Backup, Site, alive, deleting, memory_of, name, uid
+from tests.faults.site import Backup, Site, alive, deleting, label, memory_of, name, uid
 from tests.faults.wire import Server
 from tf_dist.cluster.api import CONFIG_MAPS, LEASES, PODS, SERVICES, TFJOBS, VOLCANO_JOBS, Object, Resource
 from tf_dist.cluster.lease import LeaseRecord, leader_lease
+from tf_dist.core.model import names
 
 # The maximum duration of the end of a schedule, in true seconds.
 _LONGEST = 2400.0
@@ -476,7 +477,20 @@ class ScheduleRunner:
                 return bool(memory.get("refusedSpec")) and (bool(memory.get("acceptedSpec")) or not living)
             case "Pending":
                 return memory.get("reason", "").startswith("NeverFits") and not living and self._never_fits(job)
+            case "Running":
+                return bool((memory.get("admission") or {}).get("started")) and self._rest_never_fits(job, living)
         return False
+
+    def _rest_never_fits(self, job: Object, living: list[Object]) -> bool:
+        """Whether only parameter servers are left of a gang that has started in part, and beside them, no worker fits
+        on any node.
+        """
+        if any(label(pod, names.REPLICA_TYPE) != "ps" for pod in living):
+            return False
+        free = Counter(self.site.cpus)
+        for pod in alive(self.site.pods()):
+            free[pod["spec"].get("nodeName", "")] -= int(requested(pod["spec"]))
+        return all(free[node] < self.site.shapes[uid(job)].cpu for node in self.site.cpus)
 
     def _never_fits(self, job: Object) -> bool:
         shape = self.site.shapes[uid(job)]
