@@ -28,9 +28,10 @@ _GO: Final = (
 _YTT: Final = re.compile(
     r"#@\s*(?:data\.|load\(|if\b|for\b|end\b|def\b|overlay\b)[^\n]*|#@(?:data/values|overlay/)[^\n]*"
 )
-# The first matching pattern decides the language.
+# The first matching pattern decides the language. In a long text of opening brackets, the end of each would be searched
+# up to the end of the text, so the length of a placeholder is limited.
 _LANGUAGES: Final = tuple(
-    (re.compile(pattern), hint)
+    (re.compile(pattern.replace(r"\n]*", r"\n]{0,200}")), hint)
     for pattern, hint in (
         (
             r"\{\{-?\s*(?:(?:with|range)\s+)?\.(?:Trial|NameSpace|HyperParameters)\b[^}\n]*\}\}"
