@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from base64 import b64encode
 from typing import Any
 
@@ -79,12 +78,11 @@ def test_variables_are_expanded_as_in_kubernetes(text: str, expected: str) -> No
 
 
 @pytest.mark.parametrize("text", ["x", "$(", "$", "-", "$(A", "a-"])
-def test_long_variables_are_read_in_time(text: str) -> None:
+def test_long_variables_are_read_in_linear_time(text: str) -> None:
+    """In quadratic time, this would not end before the test's time limit."""
     long = text * (1_000_000 // len(text))
-    before = time.process_time()
     assert expand(long, {"A": "1"}).replace("$", "") == long.replace("$", "")
     assert peer_names(long) == []
-    assert time.process_time() - before < 1
 
 
 @pytest.mark.parametrize(
