@@ -116,7 +116,8 @@ class Rules:
     def _right(self, write: Executed) -> None:
         """A process that does not lead sends no writes, not even writes that are refused. The record checks only
         executed writes."""
-        puppet, about = self._puppet(write.process), write.before or write.body
+        puppet = self._puppet(write.process)
+        about = write.body if write.call.verb == "create" else write.before or write.body
         if write.call.resource in _STATUSES:
             kind = next(kind for kind in JOBS if kind.startswith(write.call.resource.partition("/")[0]))
         elif "metadata" in about and owner(about):
