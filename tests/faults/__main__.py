@@ -1,4 +1,4 @@
-"""Run fault schedules: ``python -m tests.faults [--from SEED] [--count N] [--shorten]``; see ``runner.py``."""
+"""Run fault schedules: ``python -m tests.faults [--from SEED] [--count N] [--directed]``; see ``runner.py``."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import time
 import traceback
 from collections import Counter
 
+from tests.faults.directed import DIRECTED
 from tests.faults.runner import ScheduleRunner, fails, limited, shortened
 from tests.faults.schedule import drawn
 
@@ -28,6 +29,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--from", dest="first", type=int, default=0)
     parser.add_argument("--count", type=int, default=1)
+    parser.add_argument("--directed", action="store_true", help="first those for one defect each")
     parser.add_argument("--shorten", action="store_true")
     parser.add_argument("--keep-going", action="store_true")
     parser.add_argument("--may-fail", type=int, default=0, help="so many that fail with --keep-going are only reported")
@@ -39,8 +41,9 @@ def main() -> int:
     logging.disable(logging.INFO)
     counts: Counter[str] = Counter()
     failed, began = 0, time.process_time()
-    for seed in range(options.first, options.first + options.count):
-        schedule = drawn(seed)
+    directed = DIRECTED if options.directed else {}
+    for seed in (*directed, *range(options.first, options.first + options.count)):
+        schedule = directed[seed] if isinstance(seed, str) else drawn(seed)
         runner = ScheduleRunner(schedule)
         try:
             with limited(_PATIENCE):

@@ -36,7 +36,7 @@ def noticed(mutant: Mutant, schedules: int, limit: float) -> bool:
     with tempfile.TemporaryDirectory(prefix="tf-dist-mutant-") as folder:
         shutil.copytree(PACKAGE, Path(folder) / "tf_dist")
         (Path(folder) / "tf_dist" / mutant.file).write_text(mutated(mutant))
-        command = [sys.executable, "-m", "tests.faults", "--count", str(schedules)]
+        command = [sys.executable, "-m", "tests.faults", "--directed", "--count", str(schedules)]
         environ = {**os.environ, "PYTHONPATH": os.pathsep.join((folder, str(ROOT)))}
         try:
             done = subprocess.run(
