@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from io import StringIO
 
 import pytest
+import yaml
 
 from tests.cli.conftest import Program
 from tests.cli.processes import on_terminal
 from tests.core.builders import START, pod, v1_job
+from tf_dist.cli import output
 from tf_dist.cli.findings import show_findings
 from tf_dist.cli.run_output import LiveView
 from tf_dist.client.monitor import JobSnapshot
@@ -81,3 +84,25 @@ def test_problems_are_colored(tf_dist: Program) -> None:
     code, text = on_terminal(tf_dist, "validate", tf_dist.write("job.yaml", tf_dist.job(name="Bad")))
     assert code == 2
     assert "\x1b[31;1merror\x1b[0m: job.yaml:1:" in text
+
+
+@pytest.mark.parametrize("form", ["json", "yaml"])
+@pytest.mark.parametrize("depth", [470, 980, 5000])
+def test_deep_object_does_not_hide_others(form: str, depth: int, capsys: pytest.CaptureFixture[str]) -> None:
+    deep: object = "end"
+    for level in range(depth):
+        deep = [deep] if level % 2 else {"a": deep}
+    output.data(form, {"kind": "List", "items": [{"spec": deep}, {"spec": {"kept": True}}]})
+    shown, warned = capsys.readouterr()
+    items = yaml.safe_load(shown)["items"]
+    assert items[1] == {"spec": {"kept": True}}
+    assert "(nested more than 100 deep)" in shown
+    assert "warning: items[0].spec" in warned
+
+
+@pytest.mark.parametrize("value", ["\ud800", "a\udfff\nb", {"\udc80": 1}])
+def test_lone_surrogates_are_written(value: object, capsys: pytest.CaptureFixture[str]) -> None:
+    output.data("json", {"value": value})
+    assert json.loads(capsys.readouterr().out) == {"value": value}
+    output.data("yaml", {"value": value})
+    assert "\ufffd" in str(yaml.safe_load(capsys.readouterr().out))

@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from typing import TYPE_CHECKING, Any, Final, TextIO, cast
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -182,10 +182,25 @@ def _cell(text: str, width: int, style: str) -> str:
     return shown + " " * (width - len(text))
 
 
+# The largest depth that is written, as in job files. The encoders for JSON and YAML are recursive.
+_MAX_DEPTH: Final = 100
+# The parts of a deep path that a warning shows.
+_SHOWN_PARTS: Final = 8
+
+
 def data(form: str, objects: Any) -> None:
     """Write JSON or YAML for programs. A list becomes several YAML documents."""
     import json
 
+    from tf_dist.core.model.fieldpath import cut_deep_values, format_field_path
+
+    objects, cut = cut_deep_values(objects, _MAX_DEPTH)
+    if cut:
+        place = format_field_path(cut[0][:_SHOWN_PARTS])
+        warning(
+            f"{place}: values that are nested more than {_MAX_DEPTH} deep are left out",
+            "kubectl get -o json shows the whole object",
+        )
     text = json.dumps(objects, indent=2, default=str)
     if form == "json":
         line(text)

@@ -463,6 +463,9 @@ _GO_NUMBER: Final = re.compile(
 )
 
 
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+
+
 class _GoNumber:
     """Numbers for Go, which ignores every ``_``."""
 
@@ -474,7 +477,8 @@ class _GoNumber:
 def to_yaml(objects: Any) -> str:
     """YAML as people write it: keys in order, long texts in blocks. A list becomes several documents.
 
-    Texts that another parser reads as a different type are quoted.
+    Texts that another parser reads as a different type are quoted. Lone surrogates, which YAML lacks, become U+FFFD, as
+    in Go.
     """
     dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
@@ -483,6 +487,7 @@ def to_yaml(objects: Any) -> str:
             return True
 
     def text(dumper: Any, value: str) -> Any:
+        value = _SURROGATE.sub("\ufffd", value)
         return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
 
     Dumper.add_representer(str, text)

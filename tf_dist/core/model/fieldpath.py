@@ -104,6 +104,26 @@ def format_field_path(path: FieldPath) -> str:
     return text
 
 
+def cut_deep_values(value: object, most: int) -> tuple[Any, list[FieldPath]]:
+    """A copy without mappings and lists that are nested more than ``most`` deep, and their paths.
+
+    A text takes the place of each. Anyone may store an object that is too deep for a recursive encoder.
+    """
+    cut: list[FieldPath] = []
+
+    def copied(value: object, path: FieldPath) -> Any:
+        if not isinstance(value, Mapping | list | tuple):
+            return value
+        if len(path) >= most:
+            cut.append(path)
+            return f"(nested more than {most} deep)"
+        if isinstance(value, Mapping):
+            return {key: copied(one, (*path, str(key))) for key, one in value.items()}
+        return [copied(one, (*path, index)) for index, one in enumerate(value)]
+
+    return copied(value, ()), cut
+
+
 def nearest_word(word: str, known: Iterable[str], cutoff: float = 0.7) -> str:
     """The most similar known word, or "". Case is ignored: ``Comand`` is near ``command``."""
     import difflib  # only after a mistake: it is slow to import
