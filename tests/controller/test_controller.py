@@ -160,6 +160,30 @@ def test_job_with_name_conflict_does_not_stop_other_jobs(world: World) -> None:
     assert "rename the job, or ask the owner of Pod aaa-ps-0 to remove it" in told[0]
 
 
+@pytest.mark.parametrize("kind", [PODS, SERVICES], ids=lambda kind: kind.kind)
+@pytest.mark.parametrize("owner", ["another job", "no controller", "nobody"])
+def test_job_reports_at_once_and_backs_off_when_object_gets_another_owner(
+    world: World, kind: Resource, owner: str
+) -> None:
+    other = world.submit(tfjob("other"))
+    world.run_job(tfjob())
+    [reference] = world.memory.get(kind, "default", "mnist-worker-0")["metadata"]["ownerReferences"]
+    owners = {
+        "another job": [{**reference, "name": "other", "uid": other["metadata"]["uid"]}],
+        "no controller": [{**reference, "controller": False}],
+        "nobody": [],
+    }
+    world.memory.patch(kind, "default", "mnist-worker-0", {"metadata": {"ownerReferences": owners[owner]}})
+    retries = 0
+    for _ in range(600):  # a minute
+        world.controller.step(())
+        world.clock.now += 0.1
+        retries = world.controller.readings().work.retries
+    assert 8 <= retries <= 12
+    told = [message for reason, message in world.events() if reason == "ReconcileFailed"]
+    assert any(f"{kind.kind} default/mnist-worker-0 exists already and belongs to" in message for message in told)
+
+
 def test_scaling_down_removes_highest_workers(world: World) -> None:
     world.run_job(tfjob(workers=3))
     world.memory.patch(TFJOBS, "default", "mnist", {"spec": {"tfReplicaSpecs": {"Worker": {"replicas": 1}}}})

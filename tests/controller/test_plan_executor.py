@@ -235,6 +235,23 @@ def test_pod_of_another_owner_is_name_conflict(bench: Bench, owned: bool, told: 
         bench.stored("b")
 
 
+@pytest.mark.parametrize(
+    ("controls", "told"), [(False, "belongs to no controller, not"), (True, "belongs to TFJob other, not")]
+)
+def test_name_conflict_names_controller_among_owners(bench: Bench, controls: bool, told: str) -> None:
+    """The job itself is an owner, but not the controller, as after an edit of the reference by another client."""
+    bench.look()
+    pod = bench.pod("a", bench.job)
+    [owner] = pod["metadata"]["ownerReferences"]
+    uid = bench.world.submit(tfjob("other"))["metadata"]["uid"]
+    other = {**owner, "name": "other", "uid": uid, "controller": controls}
+    pod["metadata"]["ownerReferences"] = [{**owner, "controller": False}, other]
+    bench.memory.create(PODS, "default", pod)
+    with pytest.raises(NameConflict, match=told) as caught:
+        bench.apply(Create(bench.pod("a", bench.job)))
+    assert not caught.value.leaving
+
+
 def test_plan_stops_when_existing_pod_disappears(bench: Bench) -> None:
     bench.look()
     bench.before = refuse(1, "create", AlreadyExists("a is there"))

@@ -307,15 +307,19 @@ class PlanExecutor:
         """
         there = self._cluster.get(resource, ref.namespace, name)
         owners = there["metadata"].get("ownerReferences") or ()
-        if any(owner.get("uid") == stored["metadata"]["uid"] and owner.get("controller") for owner in owners):
+        uid, controller = stored["metadata"]["uid"], next((one for one in owners if one.get("controller")), None)
+        if controller is not None and controller.get("uid") == uid:
             return there
         # The garbage collector deletes the objects of an earlier job of this name.
-        earlier = any((owner.get("kind"), owner.get("name")) == (ref.resource.kind, ref.name) for owner in owners)
+        earlier = any(
+            (one.get("kind"), one.get("name")) == (ref.resource.kind, ref.name) and one.get("uid") != uid
+            for one in owners
+        )
         leaving = earlier or "deletionTimestamp" in there["metadata"]
         if earlier:
             owner = f"an earlier {ref.resource.kind} {ref.name}"
         else:
-            owner = f"{owners[0].get('kind')} {owners[0].get('name')}" if owners else "no controller"
+            owner = f"{controller.get('kind')} {controller.get('name')}" if controller else "no controller"
         raise NameConflict(
             f"{resource.kind} {ref.namespace}/{name} exists already and belongs to {owner}, not to this job",
             hint="the job continues when it is deleted"

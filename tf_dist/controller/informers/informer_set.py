@@ -496,7 +496,7 @@ class InformerSet:
     def _owned_changed(self, old: Object | None, new: Object | None) -> None:
         if transforms.same_but_version(old, new):
             return
-        self._owner_changed(new or old, _version(new))
+        self._owner_changed(new or old, _version(new), old)
 
     def _pod_changed(self, old: Object | None, new: Object | None) -> None:
         if transforms.same_but_version(old, new):
@@ -507,7 +507,7 @@ class InformerSet:
                     self._noted[0][old["metadata"]["uid"]] = None
                 if new is not None:
                     self._noted[0][new["metadata"]["uid"]] = new
-        self._owner_changed(new or old, _version(new))
+        self._owner_changed(new or old, _version(new), old)
         occupied, occupies = (one is not None and not has_ended(one) for one in (old, new))
         if not occupies and (old is None or occupied):
             self._on_capacity_freed()
@@ -517,10 +517,14 @@ class InformerSet:
         if name:
             self._on_owned(JobRef(VOLCANO_JOBS, namespace, name), 0)
 
-    def _owner_changed(self, owned: Object | None, version: int = 0) -> None:
+    def _owner_changed(self, owned: Object | None, version: int = 0, old: Object | None = None) -> None:
         ref = JobRef.of_owner(owned) if owned is not None else None
         if ref is not None:
             self._on_owned(ref, version)
+        # A job that has lost an object to another owner must react, too.
+        former = JobRef.of_owner(old) if old is not None else None
+        if former is not None and former != ref:
+            self._on_owned(former, 0)
 
     def _node_changed(self, old: Object | None, new: Object | None) -> None:
         there = new or old

@@ -184,10 +184,10 @@ class IntegrationInformers:
         )
 
     def _changed(self, old: Object | None, new: Object | None) -> None:
-        there = new or old
-        ref = JobRef.of_owner(there) if there is not None else None
-        if ref is not None:
-            self._on_change(ref)
+        refs = (JobRef.of_owner(one) for one in (new, old) if one is not None)
+        for ref in dict.fromkeys(refs):
+            if ref is not None:
+                self._on_change(ref)
 
     def _shared_changed(self, old: Object | None, new: Object | None) -> None:
         """Wake all jobs with objects, because any may wait for it. Shared objects are few, and rarely change."""
