@@ -235,6 +235,20 @@ def test_disruptions_are_counted_by_cause(status: Object, cause: str) -> None:
     assert (found["phase"], found["disruptions"]) == ("Running", {cause: 4}), world.describe()
 
 
+def test_counts_by_cause_are_limited_in_length_and_number() -> None:
+    """Nodes name resources in these reasons."""
+    world = begun(TFJOBS, v1("Never"))
+    for number in range(25):
+        world.set_status("drained-worker-1", {"phase": "Failed", "reason": f"OutOf{number}{'x' * 300}"})
+        recover(world, 1)
+    world.set_status("drained-worker-1", {"phase": "Failed", "reason": "Evicted"})
+    recover(world, 1)
+    found = world.status("drained")["disruptions"]
+    assert max(map(len, found)) == 100
+    assert len(found) == 22
+    assert (found["DisruptionTarget"], found["Evicted"], sum(found.values())) == (5, 1, 26)
+
+
 def disrupted(at: str, **terminated: Any) -> Object:
     condition = {
         "type": "DisruptionTarget",

@@ -74,6 +74,14 @@ def disruption_limit(job: Job) -> int:
     return max(_AT_LEAST, _PER_REPLICA * len(job.replicas)) if said is None else said
 
 
+def counted_cause(disruption: Disruption, counts: Mapping[str, int]) -> str:
+    """The key under which a disruption is counted. Further reasons of an unlimited set are counted together."""
+    reason = disruption.reason
+    if reason not in counts and reason.startswith(_OUT_OF) and len(counts) >= _MAX_CAUSES:
+        return OTHER_DISRUPTION
+    return reason
+
+
 def disruption_counts(disruptions: Mapping[str, int]) -> str:
     """``2 × EvictionByEvictionAPI, 1 × Deleted``, the most frequent first."""
     ranked = sorted(disruptions.items(), key=lambda item: (-item[1], item[0]))
@@ -110,6 +118,9 @@ EVICTION_REASONS: Final = frozenset(
     }
 )
 _OUT_OF: Final = "OutOf"
+# Reasons are keys of counts in the status, and these reasons of the kubelet contain any name of a resource.
+_MAX_REASON: Final = 100
+_MAX_CAUSES: Final = 20
 # Messages of evictions for exceeding the pod's own limits. No condition reports these as disruptions.
 _OWN_LIMIT: Final = re.compile(
     r"Pod ephemeral local storage usage exceeds|Container \S+ exceeded its local ephemeral|Usage of EmptyDir volume "
@@ -430,7 +441,9 @@ def _disruption(
         said = "" if named == "EvictionByEvictionAPI" else message or conditions[OTHER_DISRUPTION].get("message") or ""
         return Disruption(named if named in CONDITION_REASONS else OTHER_DISRUPTION, said, node)
     if _ended_by_node(status):
-        return None if reason == "Evicted" and _OWN_LIMIT.match(message) else Disruption(reason, message, node)
+        if reason == "Evicted" and _OWN_LIMIT.match(message):
+            return None
+        return Disruption(reason[:_MAX_REASON], message, node)
     return Disruption(POD_DELETED, node=node) if deleting else None
 
 

@@ -249,7 +249,10 @@ def _spend(status: Status, answered: DecidedEvents, costs: Collection[PodEvent])
     by_policy = {id(one) for one, decision in answered if decision.by_policy}
     restarts, taken = dict(status.restarts), dict(status.disruptions)
     for one in costs:
-        counts, cause = (restarts, one.event.value) if one.disruption is None else (taken, one.disruption.reason)
+        if one.disruption is None:
+            counts, cause = restarts, one.event.value
+        else:
+            counts, cause = taken, pods.counted_cause(one.disruption, taken)
         counts[cause] = counts.get(cause, 0) + 1
     retries = status.retries + sum(id(one) in by_policy for one in costs)
     return replace(status, restarts=restarts, disruptions=taken, retries=retries)
