@@ -26,6 +26,8 @@ VARIABLE: Final = "TF_DIST_KUBERNETES_BINARIES"
 LOAD, DECIDER, JOB_CONTROLLER = "load", "decider", "job-controller"
 """The users of the API server: this benchmark, the system that is measured, and the controller manager."""
 _USERS: Final = (LOAD, DECIDER, JOB_CONTROLLER)
+# Older ones have other names of controllers, and a port that only one controller manager of a machine can have.
+_OLDEST: Final = (1, 28)
 # No kubelet reports for the nodes here, so nothing may judge them by that.
 _CONTROLLERS: Final = "*,-node-lifecycle-controller,-node-ipam-controller,-service-lb-controller,-node-route-controller"
 _AUDIT_POLICY: Final = {
@@ -42,8 +44,9 @@ _AUDIT_POLICY: Final = {
 def binaries() -> Path:
     """The folder with the Kubernetes binaries; FileNotFoundError says how to get one."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tf-dist-control-plane"
-    built = sorted(cache.glob("1.*"), key=lambda folder: [int(part) for part in folder.name.split(".")])
-    for folder in [Path(os.environ[VARIABLE])] if VARIABLE in os.environ else reversed(built):
+    built = {tuple(map(int, folder.name.split("."))): folder for folder in cache.glob("1.*")}
+    recent = [built[version] for version in sorted(built, reverse=True) if version >= _OLDEST]
+    for folder in [Path(os.environ[VARIABLE])] if VARIABLE in os.environ else recent:
         if (folder / "kube-apiserver").exists() and (folder / "kube-controller-manager").exists():
             return folder
     raise FileNotFoundError(
