@@ -14,7 +14,7 @@ from tests.core.gang.stored import admitter_of, job, node, pod
 from tests.core.gang.test_admission_properties import POLICY, QUEUES, some_gang, some_node
 from tf_dist.core.gang.admission import AdmissionChanges
 from tf_dist.core.gang.types import NO_ADMISSION_CONFIG, AdmissionRequest
-from tf_dist.core.model.assignment import Admit, Verdict, Wait
+from tf_dist.core.model.assignment import Admit, Verdict, Wait, with_replica_counts
 from tf_dist.core.model.job import JobKey
 from tf_dist.core.model.status import Admission, Phase, Status
 
@@ -146,3 +146,20 @@ def test_cycle_in_parts_admits_same_gangs_as_whole_cycle(seed: int) -> None:
         if not decisions.more:
             break
     assert {uid: one for uid, one in found.items() if isinstance(one, Admit)} == expected
+
+
+@pytest.mark.parametrize("deleting", [True, False])
+def test_capacity_of_deleted_pods_without_gang_is_waited_for(deleting: bool) -> None:
+    """As for pods of preempted gangs. Otherwise, a smaller gang would start first, and then be preempted."""
+    left = pod("n", owner="former", cpu="7")
+    left["metadata"]["ownerReferences"][0]["name"] = "former"
+    left["metadata"] |= {"deletionTimestamp": "2030-01-01T00:00:00Z"} if deleting else {}
+    large = replace(request("large"), job=with_replica_counts(request("large").job, {"ps": 1, "worker": 9}))
+    small = replace(request("small"), created_at=START + 1)
+    admitter = admitter_of([large, small], [node("n"), node("m")], [left])
+    found = admitter.cycle(START + 2).verdicts
+    assert reason(found["large"]) == "WaitingForCapacity"
+    assert reason(found["small"]) == ("Reserved" if deleting else "Admit")
+    if deleting:
+        admitter.update(AdmissionChanges(pods={"0": None}))
+        assert reason(admitter.cycle(START + 3).verdicts["large"]) == "Admit"

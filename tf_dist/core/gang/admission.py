@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -10,7 +10,7 @@ from tf_dist.core.gang.gang_builder import build_gang, gang_with_problem, refuse
 from tf_dist.core.gang.placement.anti_affinity import ExclusiveResources
 from tf_dist.core.gang.quota import QueueUsage
 from tf_dist.core.gang.resources.admission_config import LabelsOf, NamespaceMatcher
-from tf_dist.core.gang.resources.pod_index import PodIndex
+from tf_dist.core.gang.resources.pod_index import LeavingPods, PodIndex
 from tf_dist.core.gang.resources.pod_requests import add_resources
 from tf_dist.core.gang.resources.resource_quota import ResourceQuotas, gang_quota_usage
 from tf_dist.core.gang.scheduling import Decisions, Scheduler
@@ -27,7 +27,7 @@ from tf_dist.core.gang.types import (
 from tf_dist.core.model import names
 from tf_dist.core.model.assignment import Admit, Verdict, fallback_job
 from tf_dist.core.model.gang_queue import DEFAULT_QUEUE
-from tf_dist.core.model.job import Job
+from tf_dist.core.model.job import Job, JobKey
 from tf_dist.core.model.reasons import Reason
 from tf_dist.core.model.status import LIVE
 
@@ -94,6 +94,8 @@ class Admitter:
         # The requests of pods without a gang, by job and queue, and their sums by queue.
         self._orphan_pods: dict[str, Mapping[str, Resources]] = {}
         self._orphans = _NO_ORPHANS
+        # The requests of pods without a gang that are being deleted, by job.
+        self._leaving: dict[str, Mapping[LeavingPods, Resources]] = {}
         self._changed: dict[str, AdmissionRequest | None] = {}
         self._reverted: set[str] = set()
         self.reset()
@@ -190,6 +192,7 @@ class Admitter:
             of_pods = (key.rpartition("/")[2] for key in sorted(moved | created))
             uids |= dict.fromkeys(uid for uid in of_pods if uid in self._jobs)
         gangs: dict[str, Gang | None] = {}
+        joined_or_left: set[str] = set()
         for uid in uids:
             job = self._jobs.get(uid)
             request = self._changed.get(uid, job.request if job else None)
@@ -197,7 +200,7 @@ class Admitter:
                 request = None
             if (request is None) is not (job is None):
                 namespace = (request or job.request).job.key.namespace  # type: ignore[union-attr]
-                charged |= {names.owned_by_key(namespace, uid)}
+                joined_or_left.add(names.owned_by_key(namespace, uid))
             if request is None:
                 self._failed.pop(uid, None)
                 self._assumed.pop(uid, None)
@@ -230,7 +233,9 @@ class Admitter:
                 self.scheduler.cache.remove_node(name)
         self.scheduler.cache.put_unavailable(self._pods.unavailable)
         self._applied_config, self._applied_quotas = config, quotas
-        self.scheduler.cache.put_orphans(self._count_orphans(charged, again=matches_changed or recount))
+        orphans = self._count_orphans(charged | joined_or_left, again=matches_changed or recount)
+        self.scheduler.cache.put_orphans(orphans)
+        self.scheduler.cache.put_leaving(self._leaving_orphans(moved | joined_or_left))
         for uid, fed in gangs.items():
             if fed is None:
                 self.scheduler.remove_gang(uid)
@@ -279,24 +284,42 @@ class Admitter:
             return gang
         return replace(gang, inadmissible=why, inadmissible_reason=reason, fallbacks=others)
 
-    def _count_orphans(self, keys: Collection[str], *, again: bool) -> Mapping[str, Resources]:
-        """The requests, by queue, of pods on nodes whose jobs have no gang, or no longer have one.
+    def _has_gang(self, key: str) -> bool:
+        return key.rpartition("/")[2] in self._jobs and "//" not in key
+
+    def _leaving_orphans(self, keys: Collection[str]) -> Sequence[tuple[JobKey, str, str, Resources]]:
+        """Pods that are being deleted and whose jobs have no gang: deleted jobs, and jobs that wait for a lost node."""
+        for key in keys:
+            self._leaving.pop(key, None)
+            if not self._has_gang(key) and (leaving := self._pods.leaving(key)):
+                self._leaving[key] = leaving
+        return [
+            (JobKey(namespace, pods.job), self._charged_queue(namespace, pods.queue), pods.node, amounts)
+            for namespace, leaving in ((key.partition("/")[0], self._leaving[key]) for key in sorted(self._leaving))
+            for pods, amounts in sorted(leaving.items())
+        ]
+
+    def _charged_queue(self, namespace: str, label: str) -> str:
+        """The queue whose quota a pod without a gang uses; "": none.
 
         Users who may create pods can set any label, so a pod counts only in a queue that is open to its namespace.
         """
+        queue = label and (self._config.queue_of(label) or DEFAULT_QUEUE)
+        return queue if queue and not self._namespaces.mismatch(queue, namespace) else ""
+
+    def _count_orphans(self, keys: Collection[str], *, again: bool) -> Mapping[str, Resources]:
+        """The requests, by queue, of pods on nodes whose jobs have no gang, or no longer have one."""
         before = {key: self._orphan_pods.get(key) for key in keys}
         for key in keys:
-            has_gang = key.rpartition("/")[2] in self._jobs and "//" not in key
             self._orphan_pods.pop(key, None)
-            if not has_gang and (charged := self._pods.charged(key)):
+            if not self._has_gang(key) and (charged := self._pods.charged(key)):
                 self._orphan_pods[key] = charged
         if not again and all(self._orphan_pods.get(key) == charged for key, charged in before.items()):
             return self._orphans
         found: dict[str, list[Resources]] = {}
         for key in sorted(self._orphan_pods):
             for label, amounts in self._orphan_pods[key].items():
-                queue = self._config.queue_of(label) or DEFAULT_QUEUE
-                if not self._namespaces.mismatch(queue, key.partition("/")[0]):
+                if queue := self._charged_queue(key.partition("/")[0], label):
                     found.setdefault(queue, []).append(amounts)
         self._orphans = {queue: add_resources(parts) for queue, parts in sorted(found.items())}
         return self._orphans

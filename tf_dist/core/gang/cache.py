@@ -412,7 +412,7 @@ class SchedulerCache:
         self.running: dict[str, Workload] = {}
         """Admitted gangs."""
         self.departing: dict[str, Workload] = {}
-        """Gangs that release pods, or have terminating pods."""
+        """Gangs that release pods, or have terminating pods, and such pods without a gang."""
         self.elastic: dict[str, Workload] = {}
         """Admitted gangs that could be smaller or larger."""
         self.partial: dict[str, Workload] = {}
@@ -437,6 +437,7 @@ class SchedulerCache:
         # Requests depend on the nodes that they are made for.
         self._requests = GangRequests(self.assumed_pods.snapshot.shape)
         self._orphans: Mapping[str, Resources] = {}
+        self._leaving: Sequence[tuple[JobKey, str, str, Resources]] = ()
         self._rules = 0
         # Hypothetical changes of the quotas. For each mark: the number of these changes, and the mark of the nodes.
         self._supposed: list[tuple[str, Resources, bool]] = []
@@ -492,6 +493,25 @@ class SchedulerCache:
         for queue, amounts in orphans.items():
             self.quotas.take(queue, amounts)
         self._orphans = orphans
+        self._changed()
+
+    def put_leaving(self, leaving: Sequence[tuple[JobKey, str, str, Resources]]) -> None:
+        """Replace the pods without a gang that are being deleted: their job, queue, node and requests.
+
+        A waiting gang may wait for their capacity, as for the capacity of preempted gangs. Without a queue (""), they
+        use no quota.
+        """
+        if leaving == self._leaving:
+            return
+        for number in range(len(self._leaving)):
+            del self.departing[_leaving_uid(number)]
+        for number, (key, queue, node, requests) in enumerate(leaving):
+            uid = _leaving_uid(number)
+            entry = Workload(Gang(key=key, uid=uid, created_at=0.0, members=(), queue=queue), NO_REQUEST)
+            shape = self.assumed_pods.snapshot.catalogue.shape(PodSet(type="", count=1, requests=requests))
+            entry.released_pods, entry.released_resources = (PodsOnNode(shape, node, 1),), requests if queue else {}
+            self.departing[uid] = entry
+        self._leaving = leaving
         self._changed()
 
     def put_resource_quotas(self, quotas: ResourceQuotas) -> None:
@@ -693,6 +713,10 @@ class SchedulerCache:
         for listed in (self.departing, self.elastic, self.partial, self.unstarted, self._unchecked):
             listed.pop(entry.uid, None)
         entry.released_pods, entry.released_resources = (), {}
+
+
+def _leaving_uid(number: int) -> str:
+    return f"leaving/{number}"
 
 
 def _preemption_rank(entry: Workload) -> PreemptionRank:

@@ -312,6 +312,12 @@ def owner_key(stored: Document) -> str:
     return owned_by_key(metadata.get("namespace") or "", str(uid)) if controlled else ""
 
 
+def owner_name(stored: Document) -> str:
+    """The name of the object's controller, "" for none."""
+    owners = stored["metadata"].get("ownerReferences") or ()
+    return next((str(owner.get("name") or "") for owner in owners if owner.get("controller")), "")
+
+
 def orphan_key(stored: Document) -> str:
     """A key for remaining objects of a job without a controller, as ``--cascade=orphan`` leaves them; "" for others.
 

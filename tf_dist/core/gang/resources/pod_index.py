@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from tf_dist.core.gang.placement.anti_affinity import Key, PodKind, exclusive_cost, kind_of, pods_exclude_each_other
 from tf_dist.core.gang.placement.predicates import InvalidConstraints, untolerated_taint
@@ -28,6 +28,17 @@ T = TypeVar("T")
 Made = tuple[int, int, int]
 # A pod that is being deleted. Like a pod of an earlier attempt, it ends before its replica starts again.
 _DELETING: Final = (-1, 0, 0)
+
+
+class LeavingPods(NamedTuple):
+    """Pods of a job on one node that are being deleted."""
+
+    job: str
+    """The name of the job."""
+    queue: str
+    """The queue that their label names; "": none."""
+    node: str
+    """Their node."""
 
 
 @dataclass(slots=True)
@@ -132,6 +143,8 @@ class PodIndex:
         self._created: dict[str, dict[str, int]] = {}
         # The requests of pods on nodes, by job and by the queue that their label names.
         self._charged: dict[str, dict[str, dict[str, Decimal]]] = {}
+        # The requests of pods that are being deleted, by job.
+        self._leaving: dict[str, dict[LeavingPods, dict[str, Decimal]]] = {}
         # Possible changes since the last read: nodes, and jobs with changes of bound, created or charged pods.
         self._touched: set[str] = set()
         self._moved: set[str] = set()
@@ -207,6 +220,11 @@ class PodIndex:
             bound = self._bound.setdefault(job, BoundPods())
             of = labels.get(names.REPLICA_TYPE, ""), int(index) if index.isdecimal() else -1, node
             deleting = "deletionTimestamp" in pod["metadata"]
+            if deleting:
+                of_pod = LeavingPods(names.owner_name(pod), queue or "", node)
+                _add(self._leaving.setdefault(job, {}), of_pod, requests, sign)
+                if not self._leaving[job]:
+                    del self._leaving[job]
             _count(bound.pods, (_DELETING if deleting else (made[0], made[1], made[2]), *of), sign)
             if not bound.pods:
                 del self._bound[job]
@@ -236,6 +254,10 @@ class PodIndex:
     def charged(self, key: str) -> Mapping[str, Resources]:
         """The requests on nodes of a job's pods, or of pods without a job, by queue."""
         return {queue: dict(amounts) for queue, amounts in self._charged.get(key, {}).items()}
+
+    def leaving(self, key: str) -> Mapping[LeavingPods, Resources]:
+        """The requests of a job's pods that are being deleted."""
+        return {pods: dict(amounts) for pods, amounts in self._leaving.get(key, {}).items()}
 
     def changes(self) -> tuple[set[str], set[str], set[str]]:
         """The jobs for which ``bound``, ``created`` and ``charged`` have changed since the last call."""
@@ -285,7 +307,7 @@ class PodIndex:
         return Node(name=metadata["name"], allocatable=allocatable, free=free, labels=labels, taints=taints)
 
 
-def _add(totals: dict[str, dict[str, Decimal]], key: str, amounts: Resources, sign: int) -> None:
+def _add(totals: dict[T, dict[str, Decimal]], key: T, amounts: Resources, sign: int) -> None:
     total = totals.setdefault(key, {})
     for resource, value in amounts.items():
         total[resource] = total.get(resource, Decimal(0)) + sign * value
