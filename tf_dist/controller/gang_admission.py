@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from tf_dist.controller.informers.informer_set import InformerSet
@@ -44,7 +45,8 @@ class GangAdmission:
         self._changed: dict[str, None] = {}
         # Jobs with a new wait reason.
         self._unreported: set[JobRef] = set()
-        # Jobs whose writes fail repeatedly, by uid, with the job's version: if admitted, they would block other jobs.
+        # Jobs whose writes fail repeatedly, by uid, with the job's version. They are not admitted, because they would
+        # block other jobs. Admitted jobs keep their capacity, because they may still create pods.
         self._set_aside: dict[str, str] = {}
         self._begin()
         self._rested = -math.inf
@@ -210,9 +212,10 @@ class GangAdmission:
 
     def _request(self, uid: str) -> AdmissionRequest | None:
         known = self._known.get(uid)
-        if known is None or self._set_aside.get(uid) == known.version:
-            return None
-        return known.claim()
+        claim = known.claim() if known is not None else None
+        if claim is None or known is None or self._set_aside.get(uid) != known.version:
+            return claim
+        return replace(claim, stalled=True) if known.status.admission is not None else None
 
     def _hand_out(self, verdicts: Mapping[str, Verdict]) -> list[JobRef]:
         given = {uid: verdict for uid, verdict in verdicts.items() if not isinstance(verdict, Wait)}

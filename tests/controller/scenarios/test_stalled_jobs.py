@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from tests.controller.harness import World, disturbed, tfjob
+from tests.controller.scenarios.test_drained_nodes import cordon, gang_on_n1
 from tests.core.builders import v1alpha1_job, written_status
-from tf_dist.cluster.api import PODS, TFJOBS, VOLCANO_JOBS, Resource
+from tf_dist.cluster.api import NODES, PODS, TFJOBS, VOLCANO_JOBS, Resource
 from tf_dist.controller.controller import Controller
 from tf_dist.core.diagnostics.diagnose import diagnose
 from tf_dist.core.dialects.parsing import parse
@@ -218,3 +219,24 @@ def test_running_v1alpha1_job_reports_error_in_reason() -> None:
     status = Status(phase=Phase.RUNNING, reason="JobRunning", message="2 of 2 replicas are running")
     assert written_status(job, status, 0.0)["reason"] == ""
     assert written_status(job, replace(status, last_error="no right"), 0.0)["reason"] == "cannot continue: no right"
+
+
+def test_admitted_job_whose_status_cannot_be_written_keeps_its_capacity() -> None:
+    world, refuses = gang_on_n1(), True
+
+    def refuse(verb: str, resource: Resource, *named: Any, **_: Any) -> None:
+        if refuses and (verb, resource, *named[:2]) == ("replace", TFJOBS, "default", "mnist"):
+            raise Forbidden("no status for you")
+
+    world.controller = Controller(disturbed(world.memory, refuse), clock=world.clock, monotonic=world.clock)
+    cordon(world, "n1")
+    world.memory.delete(PODS, "default", "mnist-worker-1", grace_period=0)
+    tried(world, 5)
+    assert list(world.pods()) == ["mnist-worker-0"]
+    world.memory.patch(NODES, None, "n1", {"spec": {"unschedulable": None}})
+    world.submit(tfjob("waiting", workers=1, ps=0))
+    tried(world, 2)
+    assert world.status("waiting")["reason"] == "WaitingForCapacity"
+    refuses = False
+    tried(world, 2)
+    assert {*world.pods()} == {"mnist-worker-0", "mnist-worker-1"}

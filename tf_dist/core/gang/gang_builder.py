@@ -180,6 +180,7 @@ def _progress(request: AdmissionRequest, bound: BoundPods) -> dict[str, Any]:
         "nominated": assigned is None and status.reason == Reason.PREEMPTING,
         "not_before": status.not_before,
         "assigned": assigned,
+        "stalled": request.stalled,
         "bound": bound_now,
         "earlier": bound.earlier(attempts),
         "requeued": status.phase is Phase.PENDING,

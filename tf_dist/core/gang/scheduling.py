@@ -55,7 +55,7 @@ class Scheduler:
         """The cache. Callers put nodes, queues and quotas into the cache, and gangs into the scheduler."""
         self._pending = PendingQueues(self._policy)
         self._known = ReservationCache()
-        # Gangs with a written assignment. Only these can be preempted.
+        # Gangs with a written assignment that can be changed. Only these can be preempted.
         self._confirmed: set[str] = set()
         self._awaits_confirmation = False
         self._now = 0.0
@@ -82,7 +82,7 @@ class Scheduler:
         before = self.cache.entries.get(gang.uid)
         known = before and gang.assigned is None and (_queue_facts_key(before.gang), before.request, before.problem)
         entry = self.cache.put(gang)
-        if not entry.admitted:
+        if not entry.admitted or gang.stalled:
             self._confirmed.discard(gang.uid)
         elif gang.uid not in self._confirmed:
             self._confirmed.add(gang.uid)

@@ -193,10 +193,13 @@ class AdmissionRequest:
     """Its memory: its admission, and the state of its replicas."""
     created_at: float
     """The creation time of the job: epoch seconds."""
+    stalled: bool = False
+    """Whether its status cannot be written at present. An admitted job then keeps its admission as it is."""
 
     def is_same(self, other: AdmissionRequest) -> bool:
         """Whether both were read from the same version of a job."""
-        return self.job is other.job and self.status is other.status and self.created_at == other.created_at
+        same = self.job is other.job and self.status is other.status
+        return same and (self.created_at, self.stalled) == (other.created_at, other.stalled)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,6 +259,8 @@ class Gang:
     """The end of its back-off: epoch seconds."""
     assigned: AssignedPods | None = None
     """Its assignment; None: it waits."""
+    stalled: bool = False
+    """Whether its assignment cannot be changed at present, because its job's status cannot be written."""
     bound: Placement = field(default_factory=dict)
     """Pods that are bound to nodes. Pods beyond the assigned sizes will be deleted."""
     earlier: Placement = field(default_factory=dict)
