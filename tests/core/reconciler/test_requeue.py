@@ -476,6 +476,20 @@ def test_pod_with_volume_on_another_node_is_unpinned_immediately(reason: str) ->
     assert world.memory.refused_nodes.keys() == {"n2"}
 
 
+def test_refused_node_is_available_again_after_a_while_without_any_event() -> None:
+    """Otherwise, replicas that the admitted job still lacks would wait until the next change of the job."""
+    world = returned(v1_job())
+    world.now += 30
+    world.settle()
+    world.run(world.pod("worker-1"))
+    world.settle()
+    assert world.memory.refused_nodes.keys() == {"n2"}
+    ends = world.memory.refused_nodes["n2"]
+    while (next_pass := world.settle().wake_at) is not None and world.now < ends:
+        world.now = next_pass
+    assert (world.now, world.memory.refused_nodes) == (ends, {})
+
+
 def test_only_refused_replica_is_unpinned_and_only_once() -> None:
     world = returned(patient(None, recovery=9000))
     world.now += 40

@@ -459,10 +459,9 @@ def _called_off(s: ReconcileContext, timeouts: Mapping[str, float]) -> set[str]:
 
 
 def admission_due_at(s: ReconcileContext) -> float | None:
-    """When a waiting job, or a node that was excluded for it, may be tried again."""
-    if s.status.admission is not None:
-        return None
-    return s.next_of(s.status.not_before, *s.status.refused_nodes.values())
+    """When a waiting job, or a node that was excluded for a waiting or incomplete job, may be tried again."""
+    backoff = s.status.not_before if s.status.admission is None else None
+    return s.next_of(backoff, *s.status.refused_nodes.values())
 
 
 def _phases(*phases: Phase) -> frozenset[Phase]:
