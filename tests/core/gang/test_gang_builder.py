@@ -212,6 +212,17 @@ def test_node_of_replica_that_continues_is_not_vacated(placement: dict[str, int]
     assert found.vacated["worker"] == vacated
 
 
+@pytest.mark.parametrize("index", [0, 1])
+@pytest.mark.parametrize("on", ["n", "m"])
+def test_vacated_node_is_that_of_ended_pod_whatever_its_index(index: int, on: str) -> None:
+    """The gang may have grown in the meantime, which changes the nodes by index."""
+    done = frozenset({ReplicaId("worker", index)})
+    other = "m" if on == "n" else "n"
+    pods = pod(on, "Succeeded", "uid-mnist", index=index), pod(other, owner="uid-mnist", index=1 - index)
+    for there in pods, pods[:1], pods[1:]:
+        assert one(replace(ADMITTED, succeeded=done), *there).vacated["worker"] == {on: 1}
+
+
 @pytest.mark.parametrize(
     ("status", "timeout", "tried"),
     [

@@ -188,7 +188,7 @@ def _progress(request: AdmissionRequest, bound: BoundPods) -> dict[str, Any]:
         if assigned
         else {},
         "done": dict(_done(job, status, ended)) if assigned else {},
-        "vacated": _vacated(job, ended, assigned) if assigned else {},
+        "vacated": _vacated(request, bound, ended, assigned) if assigned else {},
     }
 
 
@@ -205,19 +205,32 @@ def _done(job: Job, status: Status, ended: frozenset[ReplicaId]) -> Counter[str]
     return done
 
 
-def _vacated(job: Job, ended: frozenset[ReplicaId], assigned: AssignedPods) -> dict[str, Counter[str]]:
-    """The number of succeeded replicas by type and node.
+def _vacated(
+    request: AdmissionRequest, bound: BoundPods, ended: frozenset[ReplicaId], assigned: AssignedPods
+) -> dict[str, Counter[str]]:
+    """The number of succeeded replicas by type and assigned node, as in ``assign_nodes``.
 
-    If a gang has lost assigned nodes, the replicas that continue keep the others, as in ``assign_nodes``.
+    Other replicas keep the nodes of their pods. Of the nodes without a pod, those without one of their own get what is
+    left: not the nodes on which the pods of succeeded replicas still exist.
     """
     found: dict[str, Counter[str]] = {}
-    for spec in job.replica_specs:
-        done = sorted(replica.index for replica in ended if replica.type == spec.type)
+    for spec in request.job.replica_specs:
+        done = {replica.index for replica in ended if replica.type == spec.type}
         if not done:
             continue
-        nodes = replica_nodes(job, assigned.placement, spec.type)
-        spare = max(0, len(nodes) - assigned.sizes.get(spec.type, spec.replicas) + len(done))
-        found[spec.type] = Counter([nodes[index] for index in done if index < len(nodes)][:spare])
+        nodes = replica_nodes(request.job, assigned.placement, spec.type)
+        pods, gone = (at(spec.type, request.status.attempts) for at in (bound.nodes, bound.ended_on))
+        free = Counter(nodes) - Counter(pods.values())
+        left = free & Counter(node for index, node in gone.items() if index in done)
+        free -= left
+        waiting = [one for one in range(assigned.sizes.get(spec.type, spec.replicas)) if one not in done | pods.keys()]
+        for own in (True, False):
+            for index in tuple(waiting):
+                node = (nodes[index] if index < len(nodes) else "") if own else next(iter(free), "")
+                if free[node] > 0:
+                    waiting.remove(index)
+                    free -= Counter([node])
+        found[spec.type] = left + free
     return found
 
 

@@ -6,7 +6,7 @@ objects, so comparisons are fast.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any, Final, NamedTuple, TypeVar
@@ -26,6 +26,8 @@ _MAX_KNOWN: Final = 10_000
 T = TypeVar("T")
 # The attempts of a job, a task and a replica, from a pod's label.
 Made = tuple[int, int, int]
+# The attempts, type, index and node of a pod.
+BoundKey = tuple[Made, str, int, str]
 # A pod that is being deleted. Like a pod of an earlier attempt, it ends before its replica starts again.
 _DELETING: Final = (-1, 0, 0)
 
@@ -43,14 +45,16 @@ class LeavingPods(NamedTuple):
 
 @dataclass(slots=True)
 class BoundPods:
-    """The bound pods of one job."""
+    """The bound pods of one job, and its ended pods."""
 
-    pods: dict[tuple[Made, str, int, str], int] = field(default_factory=dict)
+    pods: dict[BoundKey, int] = field(default_factory=dict)
     """The number of pods of each attempt (of the job, the task and the replica), type and index on each node.
 
     Without these labels, attempts are 0 and the index is -1. The table is flat, because nested tables would need
     several mappings for each of thousands of jobs.
     """
+    ended: dict[BoundKey, int] = field(default_factory=dict)
+    """The same for pods that have ended and still exist."""
 
     def placement(self) -> dict[str, dict[str, int]]:
         """The number of pods by type and node."""
@@ -66,8 +70,16 @@ class BoundPods:
 
     def nodes(self, type_: str, attempts: Attempts) -> dict[int, str]:
         """The node of each replica's pod, except pods of earlier attempts. Of two nodes, the first by name is used."""
+        return self._nodes(self.pods, type_, attempts)
+
+    def ended_on(self, type_: str, attempts: Attempts) -> dict[int, str]:
+        """The same for pods that have ended."""
+        return self._nodes(self.ended, type_, attempts)
+
+    @staticmethod
+    def _nodes(pods: Iterable[BoundKey], type_: str, attempts: Attempts) -> dict[int, str]:
         found: dict[int, str] = {}
-        for made, of_type, index, node in self.pods:
+        for made, of_type, index, node in pods:
             if of_type != type_ or index < 0:
                 continue
             if not _is_earlier(made, attempts, type_, index):
@@ -81,6 +93,14 @@ class BoundPods:
             nodes = found.setdefault(type_, {})
             nodes[node] = nodes.get(node, 0) + count
         return found
+
+
+def _bound_key(pod: Mapping[str, Any], node: str) -> BoundKey:
+    labels = pod["metadata"].get("labels") or {}
+    index, parts = labels.get(names.REPLICA_INDEX, ""), labels.get(names.ATTEMPT, "").split(".")
+    made = [int(part) if part.isdecimal() and parts[0].isdecimal() else 0 for part in (*parts, "", "")[:3]]
+    attempts = _DELETING if "deletionTimestamp" in pod["metadata"] else (made[0], made[1], made[2])
+    return attempts, labels.get(names.REPLICA_TYPE, ""), int(index) if index.isdecimal() else -1, node
 
 
 def _is_earlier(made: Made, attempts: Attempts, type_: str, index: int) -> bool:
@@ -182,6 +202,8 @@ class PodIndex:
                 self._created_changes.add(key)
             if one and node:
                 self._count_bound(one, node, sign)
+            elif one and not exists:
+                self._count_ended(one, sign)
 
     def put_node(self, name: str, raw: Mapping[str, Any] | None) -> None:
         """Add, update or (``raw`` None) remove a node."""
@@ -214,21 +236,26 @@ class PodIndex:
         if kind is not None:
             self._kinds.count(node, kind, sign)
         if job:
-            index = labels.get(names.REPLICA_INDEX, "")
-            parts = labels.get(names.ATTEMPT, "").split(".")
-            made = [int(part) if part.isdecimal() and parts[0].isdecimal() else 0 for part in (*parts, "", "")[:3]]
-            bound = self._bound.setdefault(job, BoundPods())
-            of = labels.get(names.REPLICA_TYPE, ""), int(index) if index.isdecimal() else -1, node
-            deleting = "deletionTimestamp" in pod["metadata"]
-            if deleting:
+            if "deletionTimestamp" in pod["metadata"]:
                 of_pod = LeavingPods(names.owner_name(pod), queue or "", node)
                 _add(self._leaving.setdefault(job, {}), of_pod, requests, sign)
                 if not self._leaving[job]:
                     del self._leaving[job]
-            _count(bound.pods, (_DELETING if deleting else (made[0], made[1], made[2]), *of), sign)
-            if not bound.pods:
-                del self._bound[job]
-            self._moved.add(job)
+            self._count_of_job(job, lambda bound: bound.pods, _bound_key(pod, node), sign)
+
+    def _count_ended(self, pod: Mapping[str, Any], sign: int) -> None:
+        job, node = names.owner_key(pod), text(mapping(pod.get("spec")).get("nodeName"))
+        if job and node:
+            self._count_of_job(job, lambda bound: bound.ended, _bound_key(pod, node), sign)
+
+    def _count_of_job(
+        self, job: str, counts: Callable[[BoundPods], dict[BoundKey, int]], key: BoundKey, sign: int
+    ) -> None:
+        bound = self._bound.setdefault(job, BoundPods())
+        _count(counts(bound), key, sign)
+        if not bound.pods and not bound.ended:
+            del self._bound[job]
+        self._moved.add(job)
 
     def _requests(self, spec: Mapping[str, Any]) -> Resources:
         if "containers" not in spec or any(key in spec for key in ("initContainers", "overhead", "resources")):
