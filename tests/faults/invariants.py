@@ -266,16 +266,23 @@ class Invariants(Record):
         return [job for job in found if not self.forgotten(job)]
 
     def _pinned_in_vain(self, jobs: list[Object]) -> Decimal:
-        """The CPUs of future pods whose assigned node, or every node, other pods have filled in the meantime."""
-        taken = Counter[str]()
+        """The CPUs of future pods whose assigned node, or every node, has no capacity for them.
+
+        Other pods have filled it in the meantime, or leaders of different kinds have given it to two jobs.
+        """
+        free = dict(self._room)
         for _, pod in self.of("pods"):
-            if on_a_node(pod):
-                taken[pod["spec"]["nodeName"]] += int(requested(pod["spec"]))
-        free = {node: room - taken[node] for node, room in self._room.items()}
-        to_come = (one for job in jobs for one in self.to_come(job))
-        return sum(
-            (cpu for node, cpu in to_come if free.get(node, max(free.values()) if not node else cpu) < cpu), Decimal(0)
-        )
+            if on_a_node(pod) and pod["spec"]["nodeName"] in free:
+                free[pod["spec"]["nodeName"]] -= int(requested(pod["spec"]))
+        found = Decimal(0)
+        to_come = [one for job in jobs for one in self.to_come(job)]
+        for node, cpu in sorted(to_come, key=lambda one: not one[0]):
+            on = node or max(free, key=free.__getitem__)
+            if free.get(on, cpu) < cpu:
+                found += cpu
+            elif on in free:
+                free[on] -= cpu
+        return found
 
     def _on_nodes(self, key: Key, stored: Object, before: Admission | None, author: Author) -> None:
         """If a job gets more of a node, the assignments of the node do not exceed the most that it ever had.
