@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
+
+import pytest
 
 from tests.core.builders import NEVER, ON_FAILURE, START, observed, replicas, v1_job, volcano_job
 from tests.core.world import World, pinned_to
@@ -364,3 +367,24 @@ def test_resize_applies_even_if_assigned_node_has_closed() -> None:
     world.verdict = Resize(sizes={"worker": 3}, placement={"worker": {"n1": 2, "n3": 1}}, message="other nodes")
     world.settle()
     assert sorted(pinned_to(pod) for pod in world.pods.values()) == ["n1", "n1", "n3"]
+
+
+@pytest.mark.parametrize(("count", "left"), [(3, {"n1": 2, "n2": 1}), (2, {"n1": 1, "n2": 1}), (1, {"n2": 1})])
+def test_job_scaled_down_by_user_keeps_nodes_of_remaining_pods(count: int, left: dict[str, int]) -> None:
+    """Worker 0 started alone on n2, which is the last node by index since the growth."""
+    world = World(elastic(ps=0))
+    world.verdict = Admit(sizes={"worker": 1}, placement={"worker": {"n2": 1}})
+    world.settle()
+    world.run(world.pod("worker-0"))
+    resize(world, placement={"worker": {"n1": 2, "n2": 1}}, worker=3)
+    world.verdict = None
+    for name in ("worker-1", "worker-2"):
+        world.run(world.pod(name))
+    world.settle()
+    specs = tuple(replace(spec, replicas=count, max_replicas=count) for spec in world.job.replica_specs)
+    world.job = replace(world.job, replica_specs=specs)
+    world.settle()
+    assert world.admission.placement == {"worker": left}
+    world.remove(world.pod("worker-0"))
+    world.settle()
+    assert pinned_to(world.pods["mnist-worker-0"]) == "n2"

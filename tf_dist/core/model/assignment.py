@@ -9,7 +9,6 @@ indexes, which are removed first when a job shrinks, are therefore far from the 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -202,13 +201,6 @@ def replica_nodes(job: Job, placement: Placement, type_: str) -> tuple[str, ...]
     counts = placement.get(type_, {})
     nodes = sorted(counts, key=lambda node: (node not in serving, -counts[node], node))
     return tuple(node for node in nodes for _ in range(counts[node]))
-
-
-def placement_within(job: Job, placement: Placement, sizes: Mapping[str, int]) -> Placement:
-    """The placement without the nodes of replicas beyond these sizes."""
-    if all(sum(nodes.values()) <= sizes.get(type_, 0) for type_, nodes in placement.items()):
-        return placement
-    return {type_: dict(Counter(replica_nodes(job, placement, type_)[: sizes.get(type_, 0)])) for type_ in placement}
 
 
 def topology_label(job: Job) -> str:

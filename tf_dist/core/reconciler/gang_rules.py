@@ -38,7 +38,6 @@ from tf_dist.core.model.assignment import (
     fallback_job,
     fallback_text,
     minimum_met,
-    placement_within,
     replica_bounds,
     replica_change_text,
     replica_counts,
@@ -89,7 +88,7 @@ def resize(s: ReconcileContext) -> Status | None:
     before = {**replica_counts(s.job), **admission.sizes}
     after = bounded_counts(job, new.sizes)
     started = bounded_counts(job, new.admitted_sizes)
-    placement = placement_within(job, new.placement, started)
+    placement = new.placement if verdict is not None else _placement_within(s, new.placement, started)
     new = updated(new, sizes=after, started=started if started != after else {}, placement=placement)
     changed = any(before.get(type_) != count for type_, count in after.items())
     if changed or new.admitted_sizes != admission.admitted_sizes:
@@ -100,6 +99,16 @@ def resize(s: ReconcileContext) -> Status | None:
         status = replace(s.status, admission=new)
         return replace(status, message=admitted_text(job, status)) if status.reason == Reason.ADMITTED else status
     return with_size(s, new, before, why or f"{replica_change_text(before, after)}, as the job now requests")
+
+
+def _placement_within(s: ReconcileContext, placement: Placement, sizes: Sizes) -> Placement:
+    """The placement without the nodes of replicas beyond these sizes. Pods keep their nodes."""
+    if all(sum(nodes.values()) <= sizes.get(type_, 0) for type_, nodes in placement.items()):
+        return placement
+    nodes = assign_nodes(s.job, placement, s.facts, s.job.replicas)
+    nodes |= {replica: pod.node for replica, pod in s.facts.current.items() if pod.node}
+    first = _first_nodes(nodes, sizes)
+    return {type_: dict(Counter(first.get(type_, {})) & Counter(placement[type_])) for type_ in placement}
 
 
 def with_size(s: ReconcileContext, admission: Admission, before: Sizes, message: str) -> Status:
@@ -557,14 +566,18 @@ def _smaller(s: ReconcileContext, lacking: list[ReplicaId], what: str) -> Status
         return None
     if late and resize_restarts(s.job, before, after):
         return None
-    nodes: dict[str, Counter[str]] = {}
-    for replica, pod in s.facts.current.items():
-        if pod.node and not pod.deleting:
-            nodes.setdefault(replica.type, Counter())[pod.node] += 1
-    placement = {type_: dict(counts) for type_, counts in nodes.items()}
-    where = placement_within(s.job, placement, after) if admission.placement else admission.placement
+    pods = {replica: pod.node for replica, pod in s.facts.current.items() if pod.node and not pod.deleting}
+    where = _first_nodes(pods, after) if admission.placement else admission.placement
     smaller = replace(admitted_with(admission, s.job, after), placement=where, resized=s.now, incomplete=None)
     return with_size(s, smaller, before, f"{what}; {replica_change_text(before, after)}, which it may run with")
+
+
+def _first_nodes(nodes: Mapping[ReplicaId, str], sizes: Sizes) -> Placement:
+    """The nodes of the first replicas of each type, up to these sizes."""
+    first: dict[str, list[str]] = {}
+    for replica in sorted(nodes):
+        first.setdefault(replica.type, []).append(nodes[replica])
+    return {type_: dict(Counter(listed[: sizes.get(type_, 0)])) for type_, listed in first.items()}
 
 
 def wait_for_lost_nodes(s: ReconcileContext) -> Status | None:
