@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from tests.faults.documents import Shape
 from tests.faults.proxy import Kind
-from tests.faults.schedule import Schedule, Step
+from tests.faults.schedule import ALL_KINDS, Schedule, Step
 
-_QUIET = (Step("quiet", 20.0, {}),) * 4
+_QUIET: Final = (Step("quiet", 20.0, {}),) * 4
+
+
+def _fails(pause: float, which: int, verb: str, what: str, **given: Any) -> Step:
+    """Requests of a process fail."""
+    usual = {"kind": Kind.REFUSE, "code": 500, "skip": 0, "times": 1, "seconds": 5.0}
+    return Step("write_breaks", pause, {"which": which, "verbs": frozenset({verb}), "what": what, **usual, **given})
+
 
 DIRECTED: Final[Mapping[str, Schedule]] = {
     # When the watches reconnect after a restore, etcd has newer versions than the watches had seen, so none notices.
@@ -48,25 +55,57 @@ DIRECTED: Final[Mapping[str, Schedule]] = {
         jobs=(Shape(workers=2, policy="ExitCode"),),
         queues={},
         steps=(
-            Step(
-                "write_breaks",
-                8.0,
-                {
-                    "which": 0,
-                    "kind": Kind.REFUSE,
-                    "code": 409,
-                    "skip": 0,
-                    "times": 1,
-                    "verbs": frozenset({"delete"}),
-                    "what": "pods",
-                    "seconds": 5.0,
-                },
-            ),
+            _fails(8.0, 0, "delete", "pods", code=409),
             Step("end_pod", 1.0, {"which": 0, "code": 137}),
             *_QUIET,
         ),
         restless=0.0,
         failing=0.0,
         longest=200.0,
+    ),
+    # Hosts hear nothing of the controller that is installed, because the server answers no read of a Lease.
+    "leader unknown": Schedule(
+        seed=1,
+        company="hosts",
+        cpus=(4,),
+        jobs=(Shape(),),
+        queues={},
+        steps=(
+            _fails(5.0, 0, "get", "leases", times=400),
+            _fails(0.0, 1, "get", "leases", times=400),
+            Step("install", 0.0, {"kinds": ALL_KINDS, "replicas": 1}),
+            *_QUIET,
+        ),
+        restless=0.0,
+        failing=0.0,
+    ),
+    # A job waits and is then admitted, and the server refuses the only write of its admission.
+    "admission refused": Schedule(
+        seed=1,
+        company="alone",
+        cpus=(4,),
+        jobs=(),
+        queues={},
+        steps=(
+            Step("lose_node", 0.0, {"which": 0, "seconds": 40.0, "taint": False}),
+            Step("submit", 1.0, {"name": "a", "shape": Shape(cpu=2)}),
+            _fails(20.0, 0, "update", "tfjobs", code=409),
+            *_QUIET,
+        ),
+        restless=0.0,
+        failing=0.0,
+        longest=200.0,
+    ),
+    # The limit of an elastic job without a maximum is its number of replicas, so that scaling changes the limit.
+    "scaled down": Schedule(
+        seed=1,
+        company="alone",
+        cpus=(4,),
+        jobs=(Shape(workers=3, fewest=1),),
+        queues={},
+        steps=(Step("calm", 10.0, {"which": 0}), Step("scale", 1.0, {"name": "a", "workers": 1})),
+        restless=0.0,
+        failing=0.0,
+        longest=2000.0,
     ),
 }

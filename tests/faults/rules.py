@@ -212,7 +212,9 @@ class Rules:
         if now < self._looked + _LOOK_EVERY:
             return
         self._looked = now
-        found = {(one.who, one.what): one for one in (*self._rest.unrest(), *self._leaderless())}
+        found = {
+            (one.who, one.what): one for one in (*self._rest.unrest(), *self._leaderless(), *self._idle_controllers())
+        }
         for key in self._since.keys() - found.keys():
             del self._since[key]
         for key, one in found.items():
@@ -235,6 +237,13 @@ class Rules:
                         patience = _LEADERLESS + 15 * (one.network.latency + one.network.lag)
                         patience += LEASE_DURATION * bool(self.site.memory.list(LEASES, TEAM).items)
                         yield Unrest(one.process.name, f"{kind.kind}s have no leader", text, patience)
+
+    def _idle_controllers(self) -> Iterator[Unrest]:
+        """Hosts that do not lead, and still watch all objects of their namespace."""
+        for one in self._puppets:
+            idle = one.host is not None and one.host.controller is not None and not one.leadership.kinds()
+            if idle and not (one.dead or one.leaving or one.process.stopped):
+                yield Unrest(one.process.name, "idle", "does not lead, and keeps its controller")
 
 
 def _line(write: Executed) -> str:
