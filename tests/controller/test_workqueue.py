@@ -150,6 +150,19 @@ def test_key_that_becomes_due_during_work_is_taken_after_done(time: Time) -> Non
     assert queue.get(0.0) == ("a", 101.0)
 
 
+def test_clear_marks_keys_that_workers_process(time: Time) -> None:
+    queue: WorkQueue[str] = WorkQueue(time)
+    queue.add("a")
+    queue.get()
+    assert not queue.cleared("a")
+    queue.clear()
+    assert queue.cleared("a")
+    queue.add("a")
+    queue.done("a")
+    queue.get()
+    assert not queue.cleared("a")
+
+
 def test_groups_take_turns_regardless_of_number_of_keys(time: Time) -> None:
     queue: WorkQueue[str] = WorkQueue(time, group=lambda key: key[0])
     for key in ("a1", "a2", "a3", "a4", "b1", "c1", "b2"):

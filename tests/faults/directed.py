@@ -108,4 +108,27 @@ DIRECTED: Final[Mapping[str, Schedule]] = {
         failing=0.0,
         longest=2000.0,
     ),
+    # A leader stops while it creates pods, and leads again before it continues. Another leader has restarted the job.
+    "second term": Schedule(
+        seed=1,
+        company="replicas",
+        cpus=(4,),
+        jobs=(),
+        queues={},
+        steps=(
+            _fails(0.0, 1, "create", "leases"),  # this process does not lead first
+            _fails(5.0, 0, "create", "pods", kind=Kind.HANG),
+            Step("nap", 0.0, {"which": 0, "writes": 1, "kinds": frozenset({"leases"}), "seconds": 45.0}),
+            Step("submit", 0.0, {"name": "a", "shape": Shape(workers=3)}),
+            Step("suspend", 25.0, {"name": "a", "wish": True}),
+            _fails(5.0, 1, "create", "pods", skip=1, times=100),
+            Step("suspend", 1.0, {"name": "a", "wish": False}),
+            Step("leave", 9.0, {"which": 1}),
+            *_QUIET,
+        ),
+        restless=0.0,
+        slow=0.5,
+        failing=0.0,
+        longest=200.0,
+    ),
 }

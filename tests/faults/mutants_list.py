@@ -76,8 +76,8 @@ MUTANTS: Final = (
     Mutant(
         "right-is-not-asked-before-an-attempt",
         "controller/controller.py",
-        "        return self._leadership.remaining(ref.resource)\n",
-        "        return 60.0\n",
+        "        seconds = self._leadership.remaining(ref.resource)\n",
+        "        seconds = 60.0\n",
         "a request is repeated after the Lease was lost",
     ),
     Mutant(
@@ -170,6 +170,13 @@ MUTANTS: Final = (
         "self._begun, self._term = term, ()",
         "self._begun, self._term = term, term",
         "a new leader acts on what it saw as a stand-by",
+    ),
+    Mutant(
+        "pass-outlives-its-term",
+        "controller/controller.py",
+        "self._term != self._leadership.term or self._queue.cleared(ref):",
+        "self._term != self._leadership.term:",
+        "pods of an old attempt run beside those that another leader has created in the meantime",
     ),
     Mutant(
         "verdicts-of-the-last-term-stay",

@@ -331,9 +331,11 @@ class Controller:
 
     def _remaining(self, ref: JobRef) -> float:
         """The seconds for which a job may certainly be written. Called before each attempt to write."""
-        if self._stopped.is_set() or self._term != self._leadership.term:
+        seconds = self._leadership.remaining(ref.resource)
+        # A pass of an earlier term is based on caches from before another controller led.
+        if self._stopped.is_set() or self._term != self._leadership.term or self._queue.cleared(ref):
             return 0.0
-        return self._leadership.remaining(ref.resource)
+        return seconds
 
     def _leading_for(self) -> float:
         """The remaining seconds for writing Events. Events of earlier actions may be written after ``stop``."""

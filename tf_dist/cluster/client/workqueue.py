@@ -116,6 +116,7 @@ class _Pass:
     noticed: set[int] = field(default_factory=set)  # versions of objects that changed meanwhile (0: other changes)
     written: set[int] = field(default_factory=set)  # versions that the worker has written itself
     lane: Lane = Lane.ROUTINE  # of the next wait of the key
+    cleared: bool = False  # whether the queue has been cleared since
 
 
 class _FairLane(Generic[K]):
@@ -378,6 +379,13 @@ class WorkQueue(Generic[K]):
             self._later.clear()
             self._heap.clear()
             self._failures.clear()
+            for found in self._passes.values():
+                found.cleared = True
+
+    def cleared(self, key: K) -> bool:
+        """Whether the queue has been cleared since a worker took ``key``. Takes no lock, so that no time passes."""
+        found = self._passes.get(key)
+        return found is not None and found.cleared
 
     def close(self) -> None:
         """End every ``get`` permanently."""
