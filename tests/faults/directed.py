@@ -131,4 +131,25 @@ DIRECTED: Final[Mapping[str, Schedule]] = {
         failing=0.0,
         longest=200.0,
     ),
+    # A new leader lists the job as it was before the last leader restarted it.
+    "old list": Schedule(
+        seed=1,
+        company="replicas",
+        cpus=(4,),
+        jobs=(Shape(),),
+        queues={},
+        steps=(
+            _fails(0.0, 1, "create", "leases"),
+            Step("delay", 0.0, {"which": 1, "seconds": 80.0}),
+            Step("suspend", 10.0, {"name": "a", "wish": True}),
+            Step("suspend", 5.0, {"name": "a", "wish": False}),
+            _fails(5.0, 1, "list", "tfjobs", kind=Kind.STALE),
+            Step("leave", 0.0, {"which": 0}),
+            *_QUIET,
+        ),
+        restless=0.0,
+        slow=0.5,
+        failing=0.0,
+        longest=200.0,
+    ),
 }
