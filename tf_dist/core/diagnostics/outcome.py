@@ -113,9 +113,10 @@ _UNSTORABLE: Final = re.compile(r"[\x00\ud800-\udfff]")
 
 
 def storable(value: Any) -> Any:
-    """A JSON value that every database can store.
+    """A JSON value that every database can store, and that processes can send to each other.
 
-    ``nan`` and ``inf`` become texts. PostgreSQL refuses NUL and halves of characters, which programs write.
+    ``nan``, ``inf`` and whole numbers of more than 64 bits become texts. PostgreSQL refuses NUL and halves of
+    characters, which programs write, and Airflow's processes cannot send longer numbers.
     """
     if isinstance(value, dict):
         return {storable(key): storable(one) for key, one in value.items()}
@@ -123,7 +124,9 @@ def storable(value: Any) -> Any:
         return [storable(one) for one in value]
     if isinstance(value, str):
         return _UNSTORABLE.sub("\ufffd", value)
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value  # JSON has no nan and inf
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)  # JSON has no nan and inf
+    return str(value) if isinstance(value, int) and not -(2**63) <= value < 2**64 else value
 
 
 def job_outcome(status: Status) -> Outcome | None:
