@@ -57,6 +57,26 @@ def test_invalid_connection_error_contains_no_secret(extras: dict[str, Any]) -> 
     assert tempfile.gettempdir() not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "extras",
+    [
+        {"in_cluster": "maybe"},
+        {"disable_verify_ssl": ["SECRET"]},
+        {"kube_config_path": ["SECRET"]},
+        {"cluster_context": {"SECRET": 1}},
+        {"namespace": 7},
+        {"namespace": "Team A"},
+    ],
+    ids=str,
+)
+def test_extra_of_wrong_type_is_refused(extras: dict[str, Any]) -> None:
+    (name,) = extras
+    with pytest.raises(ClusterError, match=name) as caught:
+        open_connection(NOTHING, extras)
+    assert caught.value.hint
+    assert "SECRET" not in str(caught.value)
+
+
 @pytest.mark.parametrize("form", ["kube_config_path", "kube_config"])
 def test_connection_warns_about_unverified_certificate(
     form: str, tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -13,9 +13,12 @@ from typing import Any, Final, Self
 from tf_dist.airflow.task_options import DEFAULT_CONNECTION
 from tf_dist.client.connection import Connection, connect
 from tf_dist.cluster.client import client_config
+from tf_dist.core.model.names import is_dns_label
+from tf_dist.core.pipeline.run_options import NAME_HINT, shown_value
 from tf_dist.errors import ClusterError, Unavailable
 
 _OLD_PREFIX: Final = "extra__kubernetes__"
+_FLAGS: Final = {**dict.fromkeys(("true", "1", "yes"), True), **dict.fromkeys(("false", "0", "no"), False)}
 _INSECURE: Final = "insecure-skip-tls-verify"
 _LOG: Final = logging.getLogger(__name__)
 
@@ -40,6 +43,21 @@ class ClusterArguments:
         return asdict(self)
 
 
+def extras_of(connection: Any) -> dict[str, Any]:
+    """The extras of an Airflow connection. Raises ClusterError, without showing them, if they are not a JSON object.
+
+    Airflow reads extras that are not JSON as none, and the job would run in another cluster.
+    """
+    try:
+        given = json.loads(connection.extra or "null")
+    except ValueError:
+        given = connection.extra
+    if not isinstance(given, dict | None):
+        what = f"the extra of connection {connection.conn_id} is not a JSON object"
+        raise ClusterError(what, hint='write, for example, {"kube_config_path": "/files/kubeconfig"}')
+    return dict(connection.extra_dejson or {})  # this also makes Airflow mask them
+
+
 def open_connection(access: ClusterArguments, extras: Mapping[str, Any]) -> Connection:
     """Connect to the cluster. ``extras``: the extras of the connection. Raises ClusterError with a hint.
 
@@ -50,6 +68,10 @@ def open_connection(access: ClusterArguments, extras: Mapping[str, Any]) -> Conn
     inside = access.in_cluster if access.in_cluster is not None else _flag(extras, "in_cluster")
     file = access.config_file or _text(extras, "kube_config_path")
     content = _extra(extras, "kube_config")
+    unverified, namespace = _flag(extras, "disable_verify_ssl"), _text(extras, "namespace")
+    if namespace and not is_dns_label(namespace):
+        what = f"namespace in the extra of the connection: {shown_value(namespace)} is not a name"
+        raise ClusterError(what, hint=NAME_HINT)
     if sum((bool(inside), bool(file), bool(content))) > 1:
         raise ClusterError(
             "in_cluster, config_file and kube_config each name a cluster", hint="leave all but one of them out"
@@ -63,10 +85,9 @@ def open_connection(access: ClusterArguments, extras: Mapping[str, Any]) -> Conn
         connection = _of_place(_from_content(content, context))
     else:
         connection = connect(file, context)
-    if _flag(extras, "disable_verify_ssl"):
+    if unverified:
         connection = _unverified(connection)
-    namespace = _text(extras, "namespace") or connection.namespace
-    return replace(connection, namespace=namespace)
+    return replace(connection, namespace=namespace or connection.namespace)
 
 
 def _unverified(connection: Connection) -> Connection:
@@ -103,9 +124,15 @@ def _extra(extras: Mapping[str, Any], name: str) -> Any:
 
 
 def _text(extras: Mapping[str, Any], name: str) -> str:
-    return str(_extra(extras, name) or "")
+    found = _extra(extras, name) or ""
+    if not isinstance(found, str):
+        raise ClusterError(f"{name} in the extra of the connection must be text", hint="write it in quotes")
+    return found
 
 
 def _flag(extras: Mapping[str, Any], name: str) -> bool:
-    found = _extra(extras, name)
-    return found.strip().lower() in ("true", "1", "yes") if isinstance(found, str) else bool(found)
+    found = str(_extra(extras, name) or False).strip().lower()
+    if found not in _FLAGS:
+        what = f"{name} in the extra of the connection is neither true nor false"
+        raise ClusterError(what, hint=f"write true or false instead of {shown_value(found)}")
+    return _FLAGS[found]

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from tf_dist.airflow.hooks.kubernetes_connection import ClusterArguments, open_connection
+from tf_dist.airflow.hooks.kubernetes_connection import ClusterArguments, extras_of, open_connection
 from tf_dist.airflow.informers.informer_registry import SHARED_INFORMERS
 from tf_dist.airflow.task_options import DEFAULT_CONNECTION
 from tf_dist.airflow.version_compat import AirflowNotFoundException, BaseHook, conf
@@ -120,7 +120,7 @@ class TFJobHook(BaseHook):
         if not name:
             return {}
         try:
-            return dict(self.get_connection(name).extra_dejson)
+            return extras_of(self.get_connection(name))
         except AirflowNotFoundException:
             if name != DEFAULT_CONNECTION:
                 raise

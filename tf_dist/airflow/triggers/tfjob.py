@@ -20,7 +20,7 @@ from airflow.providers.common.compat.connection import get_async_connection
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
-from tf_dist.airflow.hooks.kubernetes_connection import ClusterArguments, open_connection
+from tf_dist.airflow.hooks.kubernetes_connection import ClusterArguments, extras_of, open_connection
 from tf_dist.airflow.informers.informer_registry import SHARED_INFORMERS
 from tf_dist.airflow.jobs.task_identity import ACTIVE_STATES, ENDED_STATES, MASK_KEY, annotations_of, task_state
 from tf_dist.airflow.masking import learn, masked, unsealed
@@ -266,7 +266,7 @@ class TFJobTrigger(BaseTrigger):
         if not name:
             return {}
         try:
-            return dict((await get_async_connection(name)).extra_dejson)
+            return extras_of(await get_async_connection(name))
         except AirflowNotFoundException:
             if name != DEFAULT_CONNECTION:
                 raise
