@@ -13,6 +13,7 @@ from tf_dist.core.pipeline.run_options import (
     CHOICE,
     INTERVAL,
     SWITCH,
+    TEXT,
     WORDS,
     Face,
     Kind,
@@ -26,6 +27,7 @@ from tf_dist.core.pipeline.run_options import (
 )
 from tf_dist.errors import Problem
 
+_TEXT: Final = TEXT._replace(empty=None)
 DEFAULT_CONNECTION: Final = "kubernetes_default"
 
 
@@ -56,14 +58,14 @@ class TaskOptions(RunOptions):
         "in a file are filled in after YAML has parsed it.",
     )
     kubernetes_conn_id: str | None = option(
-        ANY,
+        _TEXT,
         "A connection of type ``kubernetes``. The default connection does not have to exist.",
-        "",
+        DEFAULT_CONNECTION,
         DEFAULT_CONNECTION,
     )
     in_cluster: bool | None = fixed_option(SWITCH, "Use the cluster of the pod in which this process runs.")
-    config_file: str | None = option(ANY, "A kubeconfig.")
-    cluster_context: str | None = option(ANY, "A context of that kubeconfig.")
+    config_file: str | None = option(_TEXT, "A kubeconfig.", "/files/kubeconfig")
+    cluster_context: str | None = option(_TEXT, "A context of that kubeconfig.", "production")
     wait_for_completion: bool = fixed_option(
         SWITCH, "Wait for the job. False: the task ends when the job is submitted, which needs a controller.", "", True
     )
@@ -97,8 +99,16 @@ class TaskOptions(RunOptions):
     callbacks: type[TFJobCallbacks] | Sequence[type[TFJobCallbacks]] | None = fixed_option(
         Kind(_callbacks, of_text=False, empty=None), "One or several ``TFJobCallbacks`` classes."
     )
-    job_url: str | None = option(ANY, "The URL of a page about the job. ``{name}`` and ``{namespace}`` are filled in.")
-    tensorboard_url: str | None = option(ANY, "The URL of the TensorBoard of the job, with the same placeholders.")
+    job_url: str | None = option(
+        _TEXT,
+        "The URL of a page about the job. ``{name}`` and ``{namespace}`` are filled in.",
+        "https://jobs.example.com/{namespace}/{name}",
+    )
+    tensorboard_url: str | None = option(
+        _TEXT,
+        "The URL of the TensorBoard of the job, with the same placeholders.",
+        "https://tensorboard.example.com/{name}",
+    )
 
     @property
     def drives(self) -> bool:
@@ -134,5 +144,5 @@ def attribute_problems(task: Any, options: Mapping[str, Option]) -> Iterator[Pro
     """The problems of a task's arguments. Values that are known later are not checked."""
     for name, row in options.items():
         attribute = ATTRIBUTES.get(name, name)
-        later = comes_later if attribute in task.template_fields else lambda _: False
+        later = task.later if attribute in task.template_fields else lambda _: False
         yield from row.problems(getattr(task, attribute), later, name)

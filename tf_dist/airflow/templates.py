@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from airflow.sdk import BaseOperator
 from jinja2.nativetypes import NativeEnvironment
 
+from tf_dist.airflow.task_options import comes_later
 from tf_dist.airflow.version_compat import TASKS_CHOOSE_NATIVE
 from tf_dist.core.model.fieldpath import format_field_path
 from tf_dist.core.pipeline.run_options import is_template
@@ -41,6 +42,9 @@ class TextTemplates(BaseOperator):
     keeps_types: bool = False
     """Whether rendered values keep their types, as the arguments of a function do."""
 
+    rendered: bool = False
+    """Whether the templates are rendered. Text in braces is a value then, and nothing is known later."""
+
     unfilled: tuple[Problem, ...] = ()
     """Problems: templates that rendered to the text "None", usually because a value in them is missing."""
 
@@ -61,7 +65,11 @@ class TextTemplates(BaseOperator):
             if getattr(self, name) == _NONE and is_template(before) and native:
                 setattr(self, name, None)
             found += unfilled_problems(before, getattr(self, name), self.shown_names.get(name, name))
-        self.unfilled = tuple(found)
+        self.unfilled, self.rendered = tuple(found), True
+
+    def later(self, given: object) -> bool:
+        """Whether a value of a templated field is known only later."""
+        return not self.rendered and comes_later(given)
 
     def render_template(
         self, content: Any, context: Context, jinja_env: Environment | None = None, seen_oids: set[int] | None = None

@@ -214,3 +214,36 @@ def run_context() -> Any:
     from tests.airflow.instance import Instance
 
     return Instance("r").context()
+
+
+@pytest.mark.parametrize(
+    "field", ["env_vars", "resources", "labels", "annotations", "overrides", "image", "namespace", "workers"]
+)
+def test_rendered_text_in_braces_is_checked_as_value(field: str) -> None:
+    with DAG("braces") as dag:
+        given: dict[str, Any] = {field: "{{ params.x }}"}
+        TFJobOperator(task_id="train", job=document(), **given)
+    operator = fill_in(dag.get_task("train"), "{{ y }}")
+    assert isinstance(operator.invalid, InvalidJob)
+    assert {problem.path for problem in operator.invalid.problems} == {field}
+
+
+def test_rendered_job_name_in_braces_is_refused() -> None:
+    with DAG("braces") as dag:
+        TFJobSensor(task_id="wait", job_name="{{ params.x }}")
+    with pytest.raises(AirflowFailException, match=r"job_name: .* is not a job"):
+        fill_in(dag.get_task("wait"), "{{ y }}").execute({})
+
+
+@pytest.mark.parametrize("value", [5, ["a"], {"a": "b"}], ids=str)
+@pytest.mark.parametrize(
+    "field", ["kubernetes_conn_id", "config_file", "cluster_context", "job_url", "tensorboard_url"]
+)
+def test_value_of_another_task_must_be_text(field: str, value: Any) -> None:
+    with DAG("types") as dag:
+        given: dict[str, Any] = {field: task(lambda: value).override(task_id="before")()}
+        TFJobOperator(task_id="train", job=document(), **given)
+    operator: Any = dag.get_task("train").prepare_for_execution()
+    setattr(operator, field, value)  # as Airflow resolves the reference
+    with pytest.raises(InvalidJob, match=f"{field}: must be text, not "):
+        operator.read_request(lambda given: given)

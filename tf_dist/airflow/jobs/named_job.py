@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tf_dist.airflow.hooks.kubernetes_connection import ClusterArguments
 from tf_dist.airflow.hooks.tfjob import TFJobHook
-from tf_dist.airflow.task_options import DEFAULT_CONNECTION, OPTIONS, attribute_problems, comes_later
+from tf_dist.airflow.task_options import DEFAULT_CONNECTION, OPTIONS, attribute_problems
 from tf_dist.airflow.templates import TEXTS, TextTemplates
 from tf_dist.airflow.version_compat import AirflowFailException
 from tf_dist.core.pipeline.run_options import choice_problems, job_name_problems
@@ -26,7 +26,13 @@ class NamedJobTask(TextTemplates):
     """
 
     template_fields: Sequence[str] = ("job_name", "namespace", "kubernetes_conn_id", "config_file", "cluster_context")
-    checked: ClassVar[Sequence[str]] = ("namespace", "in_cluster")
+    checked: ClassVar[Sequence[str]] = (
+        "namespace",
+        "kubernetes_conn_id",
+        "in_cluster",
+        "config_file",
+        "cluster_context",
+    )
     """Arguments that are checked by their rows in ``task_options``."""
     choices: ClassVar[Mapping[str, Sequence[str]]] = {}
     """Arguments with a fixed set of values."""
@@ -54,7 +60,7 @@ class NamedJobTask(TextTemplates):
 
     def _problems(self) -> Iterator[Problem]:
         yield from self.unfilled
-        yield from job_name_problems(self.job_name, comes_later)
+        yield from job_name_problems(self.job_name, self.later)
         yield from attribute_problems(self, {name: OPTIONS[name] for name in self.checked})
         for name, words in self.choices.items():
             yield from choice_problems(name, getattr(self, name), words)

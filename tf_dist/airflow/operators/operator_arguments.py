@@ -20,7 +20,6 @@ from tf_dist.airflow.task_options import (
     TEMPLATED,
     TaskOptions,
     attribute_problems,
-    comes_later,
     read_options,
 )
 from tf_dist.airflow.templates import TEXTS, TextTemplates
@@ -173,17 +172,17 @@ def operator_problems(operator: Any) -> Iterator[Problem]:
     if isinstance(operator.job, str) and is_document_text(operator.job):
         hint = "pass the dict itself (job=task.output); TFJob.from_yaml reads a text"
         yield Problem("job", "is the text of a document, not the path of a file", hint)
-    if not (operator.job is None or isinstance(operator.job, str | Mapping) or comes_later(operator.job)):
+    if not (operator.job is None or isinstance(operator.job, str | Mapping) or operator.later(operator.job)):
         yield job_type_problem(operator.job)
     wrong = [*attribute_problems(operator, OPTIONS)]
     yield from wrong
     for name in ("command", "args") if operator.job is not None else ():
         given = getattr(operator, name)
-        if given is not None and not comes_later(given) and not given:
+        if given is not None and not operator.later(given) and not given:
             what = "it is empty, and would not change the job"
             yield Problem(name, what, "leave it out, or give the job without it")
     try:
-        read_options(operator).policies(open_=comes_later)
+        read_options(operator).policies(open_=operator.later)
     except InvalidJob as error:
         said = {one.path for one in wrong}  # the policies report an invalid time again
         yield from (one for one in error.problems if one.path not in said)
