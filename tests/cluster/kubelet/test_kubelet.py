@@ -93,15 +93,17 @@ def test_temporary_files_are_removed_with_container(
     until(lambda: not os.listdir(bench.kubelet.state_dir / "pods"))
 
 
-def test_container_restarts_though_its_temporary_folder_cannot_be_removed(
-    benches: MakeBench, open_folder: Path, tmp_path: Path
+@pytest.mark.parametrize("instead", ["ln -s {}", "ln -s /nowhere", "touch"], ids=["link", "broken link", "file"])
+def test_restarted_container_has_new_temporary_folder_whatever_replaced_it(
+    benches: MakeBench, open_folder: Path, tmp_path: Path, instead: str
 ) -> None:
     bench = benches(network=NetworkMode.SHARED, state_dir=open_folder / "state")
     (tmp_path / "elsewhere").mkdir()
-    script = f'[ -L "$TMPDIR" ] && exec mktemp; rmdir "$TMPDIR"; ln -s {tmp_path}/elsewhere "$TMPDIR"; exit 1'
+    again, replace = tmp_path / "again", instead.format(tmp_path / "elsewhere")
+    script = f'[ -e {again} ] && exec mktemp; touch {again}; rmdir "$TMPDIR"; {replace} "$TMPDIR"; exit 1'
     status = bench.run(sh("one", script, restartPolicy="OnFailure"))
     assert (status["phase"], status["containerStatuses"][0]["restartCount"]) == ("Succeeded", 1)
-    assert (tmp_path / "elsewhere").is_dir()
+    assert os.listdir(tmp_path / "elsewhere") == []
 
 
 def test_unix_sockets_fit_in_temporary_folder(benches: MakeBench, tmp_path: Path) -> None:

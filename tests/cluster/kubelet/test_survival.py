@@ -336,6 +336,15 @@ def test_state_dirs_in_use_are_not_swept(tmp_path: Path) -> None:
     two.release()
 
 
+def test_deep_folder_of_a_program_does_not_stop_sweep(tmp_path: Path) -> None:
+    left = state_dir.temporary_state_dir(tmp_path)
+    left.release()
+    script = "import os\nfor _ in range(1500): os.mkdir('deep'); os.chdir('deep')"
+    subprocess.run([sys.executable, "-c", script], cwd=left.path, check=True)
+    assert state_dir.sweep_abandoned(tmp_path) == [left.path]
+    assert not left.path.exists()
+
+
 def test_damaged_folder_does_not_stop_sweep(tmp_path: Path) -> None:
     folders = [state_dir.temporary_state_dir(tmp_path) for _ in range(4)]
     for one, name in zip(folders, ("mark", "mark", "lock", ""), strict=True):

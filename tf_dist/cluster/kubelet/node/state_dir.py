@@ -11,7 +11,6 @@ import contextlib
 import fcntl
 import os
 import secrets
-import shutil
 import signal
 import stat
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tf_dist.cluster.kubelet.runtime import linux
+from tf_dist.cluster.kubelet.runtime.remove_tree import remove_tree
 from tf_dist.errors import ClusterError, Unavailable
 
 PROCESS_MARK = "TF_DIST_NODE"
@@ -123,7 +123,7 @@ def _remove_if_abandoned(path: Path) -> bool:
         return False
     else:
         _kill_leftovers(path)
-        shutil.rmtree(path, ignore_errors=True)
+        remove_tree(str(path))
         return True
     finally:
         os.close(fd)

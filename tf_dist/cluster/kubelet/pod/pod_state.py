@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -40,6 +39,7 @@ from tf_dist.cluster.kubelet.pod.pod_volumes import (
 from tf_dist.cluster.kubelet.pod.podspec import ContainerPlan, PlanContext, plan_container, pod_hostname
 from tf_dist.cluster.kubelet.pod.readiness_probes import ReadinessProber
 from tf_dist.cluster.kubelet.pod.security_context import fs_group
+from tf_dist.cluster.kubelet.runtime.remove_tree import remove_tree
 from tf_dist.errors import ClusterError, NotFound
 
 if TYPE_CHECKING:
@@ -305,10 +305,10 @@ class PodState:
         oldest predecessors.
         """
         for folder in (self.folder, self.temporary):
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_tree(str(folder))
         if self.home.settings.keep_logs_dir:
             for folder in _oldest(self.log("", 0).parents[1], _KEPT_PODS):
-                shutil.rmtree(folder, ignore_errors=True)
+                remove_tree(str(folder))
 
 
 def _oldest(parent: Path, kept: int) -> list[Path]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from tf_dist.cluster.kubelet.pod.podspec import (
     resource_field,
 )
 from tf_dist.cluster.kubelet.pod.security_context import check_relative_path
+from tf_dist.cluster.kubelet.runtime.remove_tree import remove_tree
 from tf_dist.core.model.quantity import parse_quantity
 
 
@@ -341,5 +341,5 @@ def tmpdir_env(folder: Path) -> dict[str, str]:
 
 def recreate_tmpdir(folder: Path) -> None:
     """Create the folder, without the files of an earlier run. Files that cannot be removed do not prevent the start."""
-    shutil.rmtree(folder, ignore_errors=True)
+    remove_tree(str(folder))
     folder.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import socket
 import sys
@@ -24,6 +23,7 @@ from tf_dist.cluster.kubelet.runtime.event_loop import (
     encode_message,
     log_exception,
 )
+from tf_dist.cluster.kubelet.runtime.remove_tree import remove_tree
 from tf_dist.cluster.kubelet.runtime.runtime_service import OPERATIONS, RuntimeService
 
 
@@ -40,7 +40,7 @@ def check_isolation(config: SupervisorConfig, loop: EventLoop, runner: RuntimeSe
     while pod.state != "broken" and not any(item.state == "exited" for item in pod.containers.values()):
         loop.step(1.0)
     runner.close()
-    shutil.rmtree(folder, ignore_errors=True)
+    remove_tree(folder)
     for message in (pod.message, *(item.message for item in pod.containers.values())):
         if message:
             raise OSError(message)
@@ -196,7 +196,7 @@ class Supervisor:
             os.unlink(SOCKET_NAME)
         if self._config.ephemeral:
             os.chdir("/")
-            shutil.rmtree(self._config.folder, ignore_errors=True)
+            remove_tree(self._config.folder)
             with contextlib.suppress(OSError):  # the last supervisor also removes the parent folder
                 os.rmdir(os.path.dirname(self._config.folder))
         if self._kubelet is not None:
