@@ -19,11 +19,13 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.cluster.kubelet.bench import processes_with
 from tests.controller.harness import container, tfjob
 from tests.waiting import until
 from tf_dist.cluster.api import NAMESPACES, PODS, TFJOBS, Object
 from tf_dist.cluster.client.rest import RestCluster
 from tf_dist.cluster.kubelet.node.node_settings import NetworkMode
+from tf_dist.cluster.kubelet.node.runtime_client import RuntimeClient
 from tf_dist.errors import ClusterError, Forbidden, Unavailable
 from tf_dist.local.daemon import log_to_file, settings_of
 from tf_dist.local.daemon_control import (
@@ -107,6 +109,25 @@ def test_down_ends_daemon_and_keeps_jobs(home: Path) -> None:
     assert daemon_status(home) is None
     second = _up(home)
     assert [job["metadata"]["name"] for job in daemon_client(second).list(TFJOBS, "default").items] == ["mnist"]
+
+
+def test_down_ends_pods_of_killed_daemon(home: Path, tmp_path: Path) -> None:
+    first = _up(home)
+    word = tmp_path / "word"
+    word.touch()
+    daemon_client(first).create(TFJOBS, "default", _job(f"exec tail -F {word}"))
+    until(lambda: _phase(first) == "Running", 90)
+    os.kill(first.pid, signal.SIGKILL)
+    os.waitpid(first.pid, 0)
+    other = RuntimeClient(lambda uid: None, lambda: None)  # as of a daemon that is starting, or that hangs
+    until(lambda: other.connect(home / "node") is not None, 90)
+    with pytest.raises(Unavailable, match="does not answer"):
+        down(home, timeout=0)
+    other.disconnect()
+    assert processes_with(str(word))
+    assert down(home)
+    assert not processes_with(str(word))
+    assert not down(home)
 
 
 # Secrets and the owner of the folder

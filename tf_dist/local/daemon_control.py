@@ -190,16 +190,44 @@ def _tail(log: Path) -> str:
 
 
 def down(state_dir: Path | None = None, *, timeout: float = 60.0) -> bool:
-    """Stop the daemon and all pods. Return False if no daemon ran. Jobs stay in the store for the next ``up``."""
-    endpoint = daemon_status(state_dir)
-    if endpoint is None:
-        return False
-    os.kill(endpoint.pid, signal.SIGTERM)
+    """Stop the daemon and all pods, including pods that a killed daemon has left. Return False if nothing ran.
+
+    Jobs stay in the store for the next ``up``. Unavailable: the daemon does not answer, or does not stop.
+    """
     deadline = time.monotonic() + timeout
+    while (endpoint := daemon_status(state_dir)) is None:
+        try:
+            return _end_pods(state_dir)
+        except Unavailable:  # a daemon is starting or stopping
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(_POLL)
+    os.kill(endpoint.pid, signal.SIGTERM)
     while _alive(endpoint.pid):
         if time.monotonic() > deadline:
             raise Unavailable(f"the local cluster (process {endpoint.pid}) does not stop", hint="see its daemon.log")
         time.sleep(_POLL)
+    return True
+
+
+def _end_pods(state_dir: Path | None) -> bool:
+    """End the pods that run without a daemon. Return False if there are none. Unavailable: they have a daemon."""
+    from tf_dist.cluster.kubelet.node.runtime_client import RuntimeClient
+
+    try:
+        folder = state_dir or state_home()
+        if ownership_problem(folder):
+            return False
+    except (ClusterError, OSError):
+        return False
+    runtime = RuntimeClient(lambda uid: None, lambda: None)
+    try:
+        if runtime.connect(folder / "node") is None:
+            return False
+    except Unavailable as error:
+        hint = "end its process tf_dist.local.daemon, and repeat the command"
+        raise Unavailable(f"the local cluster in {folder} does not answer", hint=hint) from error
+    runtime.shutdown()
     return True
 
 
