@@ -35,7 +35,7 @@ def test_every_phase_has_a_diagnosis(phase: Phase) -> None:
     [
         (137, "OOMKilled", "", Category.MEMORY, "limits.memory"),
         (137, "Error", "", Category.FAILURE, "often by the kernel"),
-        (127, "StartError", "not found", Category.COMMAND, "command and args"),
+        (127, "StartError", "not found", Category.COMMAND, "command, args and workingDir"),
         (128, "StartError", 'exec: "/bin/sh": stat /bin/sh: no such file', Category.COMMAND, "image has no /bin/sh"),
         (1, "Error", "ModuleNotFoundError: No module named 'numpy'", Category.COMMAND, "install it"),
         (1, "Error", "tf-dist: package a was not installed, see the lines before", Category.CONFIGURATION, "PIP_INDEX"),

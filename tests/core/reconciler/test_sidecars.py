@@ -243,7 +243,7 @@ def test_container_that_cannot_start_is_not_retried(job: Job, reason: str) -> No
     ending = diagnose(job, status, (), 0.0)[0]
     assert (ending.category, ending.resolution) == (
         Category.COMMAND,
-        "check command and args of the container, and that the image has the program",
+        "check command, args and workingDir of the container, and that the image has the program",
     )
     retried = after(job, lead, state("Failed", ends(128, "Error"), RUNS))
     assert retried.phase is Phase.RESTARTING
@@ -313,7 +313,7 @@ def test_missing_program_is_diagnosed_as_command_error(waiting: Any) -> None:
     first = diagnose(job, after(job, "worker-0", found), views(pod(job, "worker-0", found)), 0.0)[0]
     assert (first.category, first.resolution) == (
         Category.COMMAND,
-        "check command and args of the container, and that the image has the program",
+        "check command, args and workingDir of the container, and that the image has the program",
     )
 
 

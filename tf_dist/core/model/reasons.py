@@ -271,7 +271,7 @@ class Reason(StrEnum):
         advice="check volumes, config maps and secrets")
     RUN_CONTAINER_ERROR = _container("RunContainerError", _WARNING, Category.COMMAND,
         meaning="the container runtime cannot start a container",
-        advice="check command and args of the container, and that the image has the program")
+        advice="check command, args and workingDir of the container, and that the image has the program")
     IMAGE_PULL_BACK_OFF = _container("ImagePullBackOff", _WARNING, Category.IMAGE,
         meaning="an image cannot be pulled, and the kubelet pauses before it tries again",
         advice="check the image's name and tag, and the pull secret")
