@@ -19,6 +19,7 @@ from tf_dist.client.monitor import NO_PROGRESS, JobSnapshot, JobView
 from tf_dist.client.run_session import Result
 from tf_dist.core.diagnostics.display_text import format_duration, format_number, usage_text, visible_text
 from tf_dist.core.diagnostics.metrics_parser import Progress
+from tf_dist.core.diagnostics.outcome import storable
 from tf_dist.core.model.job import Job
 from tf_dist.core.model.pods import disruption_counts
 
@@ -171,14 +172,14 @@ def _restarts(causes: Mapping[str, int]) -> str:
 
 
 def run_report(result: Result, kept: str) -> dict[str, Any]:
-    """The summary for programs."""
+    """The summary for programs, without ``nan`` and ``inf``, which JSON does not have."""
     snapshot, progress = result.snapshot, result.snapshot.result
     replicas = [
         {"name": str(row.replica), "state": row.state, "restarts": row.restarts}
         | {"metrics": dict(snapshot.progress[row.replica].metrics) if row.replica in snapshot.progress else {}}
         for row in snapshot.replicas
     ]
-    return {
+    report = {
         "name": snapshot.job.key.name,
         "namespace": snapshot.job.key.namespace,
         "end": result.end.cause.value,
@@ -196,3 +197,4 @@ def run_report(result: Result, kept: str) -> dict[str, Any]:
         "findings": [asdict(one) for one in result.findings],
         "kept": kept or None,
     }
+    return dict(storable(report))

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.cli.conftest import Program, eventually
 from tests.cli.processes import on_terminal, rest, until
@@ -88,6 +89,14 @@ def test_restarts_are_counted(tf_dist: Program) -> None:
     assert report["metrics"] == {"accuracy": 1}
     assert sum(report["restarts"].values()) == 1
     assert report["exitCode"] == 0
+
+
+@pytest.mark.parametrize("form", ["json", "yaml"])
+def test_report_of_diverged_job_is_valid(tf_dist: Program, form: str) -> None:
+    found = tf_dist("run", tf_dist.write("job.yaml", tf_dist.job("echo loss=nan acc=inf step=3")), "-o", form)
+    report = yaml.safe_load(found.stdout) if form == "yaml" else json.loads(found.stdout, parse_constant=pytest.fail)
+    for shown in (report, report["outcome"], *report["replicas"]):
+        assert shown["metrics"] == {"loss": "nan", "acc": "inf", "step": 3}
 
 
 def test_job_runs_in_folder_of_file_or_workdir(tf_dist: Program) -> None:
