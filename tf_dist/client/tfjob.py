@@ -205,8 +205,8 @@ class TFJob:
         if type(gpus) is not int or gpus < 0:
             problems.append(Problem("gpus", f"must be a whole number from 0 up, not {gpus!r}", "write 1"))
         _refuse({}, problems)
-        # Kubernetes expands $(NAME); Python takes a name that begins with - for an option.
-        program = inside.as_posix().replace("$(", "$$(")
+        # Kubernetes expands $(NAME) and reduces $$; Python takes a name that begins with - for an option.
+        program = inside.as_posix().replace("$", "$$")
         program = f"./{program}" if program.startswith("-") or path.suffix != ".py" else program
         command = ["python3", "-u", program] if path.suffix == ".py" else [program]
         return cls(

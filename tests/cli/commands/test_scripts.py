@@ -43,7 +43,7 @@ def test_runs_script_with_its_folder_arguments_and_variables(project: Program) -
 
 
 def test_arguments_reach_script_unchanged(project: Program) -> None:
-    name = "-$(RATE).py"
+    name = "-$(RATE)$$.py"
     (project.folder / name).write_text("import sys; print(sys.argv)")
     words = ["$(RATE)", "$$", "", "a b", "-x"]
     found = project("run", "--env", "RATE=1", "--", name, *words)
