@@ -309,7 +309,8 @@ def _resolve_mount(mount: VolumeMount, volumes: Mapping[str, Volume], paths: Map
 
 def _check_inside(volume: Path, sub_path: str) -> None:
     """PodStartError when a link leads out of the volume. The mount checks again, because the link may change."""
-    if sub_path and not (volume / sub_path).resolve().is_relative_to(volume.resolve()):
+    # Path.resolve fails in a loop of links, with a RuntimeError in some versions of Python.
+    if sub_path and not Path(os.path.realpath(volume / sub_path)).is_relative_to(os.path.realpath(volume)):
         raise config_error(
             f"subPath {sub_path} leaves its volume by a symbolic link",
             "mount what the link leads to as a volume of its own",
