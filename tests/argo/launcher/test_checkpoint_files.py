@@ -97,6 +97,12 @@ def test_link_cycle_is_reported(models: Path) -> None:
     assert "contains itself through a link" in refused(models, models)
 
 
+@pytest.mark.parametrize("path", ["loop", "loop/ckpt-1"])
+def test_link_to_itself_is_reported(path: str, models: Path) -> None:
+    (models / "loop").symlink_to("loop")
+    assert "Too many levels of symbolic links" in refused(models / path, models)
+
+
 def test_pipe_is_not_copied(models: Path) -> None:
     os.mkfifo(models / "pipe")
     assert "pipe is neither a file nor a folder" in refused(models, models)

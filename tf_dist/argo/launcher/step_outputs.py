@@ -100,7 +100,8 @@ def copy_checkpoint(checkpoint: str, folder: Path, mounts: Sequence[str]) -> str
     try:
         inside = [Path(mount).resolve() for mount in mounts if mount]
         source = Path(checkpoint)
-        if not _is_below(source.resolve(), inside):
+        # Path.resolve would fail in a loop of links, with a RuntimeError in some versions of Python.
+        if not _is_below(Path(os.path.realpath(source)), inside):
             known = ", ".join(map(str, inside)) or "none"
             return f"{checkpoint} is outside the volumes that the step mounts ({known}): {_MOUNT_IT}"
         if not (found := _files_of(source)):
