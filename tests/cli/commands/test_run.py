@@ -77,6 +77,12 @@ def test_exit_code_names_signal(tf_dist: Program) -> None:
     assert "exited with code 139 (SIGSEGV" in found.stdout
 
 
+def test_silent_failure_is_explained(tf_dist: Program) -> None:
+    found = tf_dist("run", tf_dist.write("job.yaml", tf_dist.job("exit 3")))
+    assert "what to do: its log is empty: let the program print why it ends" in found.stdout
+    assert "tf-dist logs" not in found.stdout, "the job is deleted with its logs"
+
+
 def test_restarts_are_counted(tf_dist: Program) -> None:
     script = "test -e first && echo accuracy=1 && exit 0; touch first; echo again; kill -9 $$$$"
     job = tf_dist.job(script)

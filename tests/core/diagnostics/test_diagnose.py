@@ -41,7 +41,7 @@ def test_every_phase_has_a_diagnosis(phase: Phase) -> None:
         (1, "Error", "tf-dist: package a was not installed, see the lines before", Category.CONFIGURATION, "PIP_INDEX"),
         (139, "Error", "", Category.FAILURE, "native code"),
         (143, "Error", "", Category.EVICTION, "who deleted the pod"),
-        (3, "Error", "", Category.FAILURE, "tf-dist logs"),
+        (3, "Error", "", Category.FAILURE, "its log is empty"),
         (134, "Error", "", Category.FAILURE, "SIGABRT"),
     ],
 )
@@ -99,7 +99,7 @@ def test_job_aborted_by_policy_can_be_resumed() -> None:
     for phase, resumes in ((Phase.ABORTED, True), (Phase.FAILED, False)):
         found = first(Status(phase=phase, reason="PodFailed", message="worker-0 exited with code 3", failure=failure))
         assert ("tf-dist resume" in found.resolution) is resumes
-        assert "tf-dist logs" in found.resolution
+        assert "its log is empty" in found.resolution
 
 
 def test_suspended_job_has_not_failed() -> None:

@@ -300,7 +300,7 @@ def _of_exit(exit_: Exit | None, said: Sequence[str]) -> tuple[Category, str]:
     name = signal_name(exit_.code)
     if name:
         return Category.FAILURE, f"it was killed by {name}"
-    return Category.FAILURE, "" if said else "tf-dist logs shows what its replicas wrote"
+    return Category.FAILURE, "" if said else "its log is empty: let the program print why it ends"
 
 
 def _of_life(s: ReconcileContext, logs: Logs, volumes: VolumeEvents) -> Iterator[Diagnosis]:
