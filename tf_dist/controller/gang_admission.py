@@ -70,6 +70,8 @@ class GangAdmission:
         """Start a new term of leadership. Verdicts of the last term are never written."""
         with self._lock:
             self._begin()
+            # The failures of the last term are forgotten, so that no later success would call ``readmit``.
+            self._set_aside.clear()
         self.want()
 
     def clock_stepped(self) -> None:

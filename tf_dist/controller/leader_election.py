@@ -361,11 +361,14 @@ class LeaderElector:
         try:
             self._held = write()
         except (Conflict, AlreadyExists):
-            # Another process was faster, or this process has written it and the response was lost: check again soon.
+            # Another process was faster and may lead now, or this process has written it and the response was lost.
             self._held = None
             with self._lock:
                 self._watched.pop(self.ref, None)
-            return self._retry_every / 10
+            pause, _ = self._others()
+            if pause:
+                self._stand_down()
+            return pause or self._retry_every / 10
         if self._rest_of_wider(asked=True):
             _LOG.info("yielding to the controller of the cluster lease=%s wider=%s", self.ref, self._wider)
             self.other_since = min(self.other_since, self._monotonic())

@@ -329,6 +329,18 @@ def test_restart_discards_earlier_verdicts() -> None:
     assert admission.wanted
 
 
+def test_job_that_was_set_aside_is_decided_about_in_next_term() -> None:
+    """The new term forgets the failures, so that no success after a failure would readmit the job."""
+    world, job_index = World(cpu="9"), JobIndex()
+    admission = GangAdmission(context(world), world.controller.informers)
+    world.submit(tfjob("a"))
+    known = decided(world, admission, job_index)
+    admission.withdraw(known["a"].uid, set_aside=True)
+    assert admission.verdict(decided(world, admission, job_index)["a"]) is None
+    admission.restart()
+    assert isinstance(admission.verdict(decided(world, admission, job_index)["a"]), Admit)
+
+
 def test_decisions_about_many_gangs_are_handed_out_in_batches() -> None:
     world, job_index = World(cpu="300"), JobIndex()
     world.controller.informers.refresh()
