@@ -51,6 +51,7 @@ class Invariants(Record):
         self.strict = False
         self._asked: dict[str, dict[str, int]] = {}
         self._unpinned: dict[str, float] = {}  # when a job was released from a node
+        self._corrected: dict[str, float] = {}  # when the spec of a job became valid again
         self._bound: dict[str, float] = {}  # when a pod got its node, by uid
         self._unseen: set[str] = set()
         # Jobs written while a Lease that a user had deleted may have had two holders. One of them does not see the pods
@@ -137,6 +138,8 @@ class Invariants(Record):
     def _job(self, key: Key, before: Object | None, after: Object, author: Author) -> None:
         old = self.memory(before) if before is not None else Status()
         new = self.memory(after)
+        if before is not None and self.forgotten(before) and not self.forgotten(after):
+            self._corrected[uid(after)] = self.now()
         if not author.process or new == old:
             return
         if self._on(old.admission) - self._on(new.admission) and new.admission is not None:
@@ -154,7 +157,7 @@ class Invariants(Record):
             )
             self._no_smaller_than_it_says(after, job, place)
             if given and self._sees(author):
-                self._given(key, after, author)
+                self._given(key, before, after, author)
             if author.sees_nodes and self._sees(author):
                 self._on_nodes(key, after, old.admission, author)
 
@@ -240,7 +243,7 @@ class Invariants(Record):
 
     # Admission
 
-    def _given(self, key: Key, stored: Object, author: Author) -> None:
+    def _given(self, key: Key, before: Object | None, stored: Object, author: Author) -> None:
         """A job is admitted or grows only if the cluster has capacity for all admissions of the same controller."""
         if not author.sees_nodes:
             self._unseen.add(uid(stored))  # the controller does not know the free capacity
@@ -248,7 +251,7 @@ class Invariants(Record):
         self._unseen.discard(uid(stored))
         others = self._decided_by(author, key)
         promised = sum((self.holds(job) for job in (*others, stored) if uid(job) not in self._unseen), Decimal(0))
-        promised -= self._pinned_in_vain(others)
+        promised -= self._pinned_in_vain(others if before is None else [*others, before])
         room = sum(self._room.values(), Decimal(0))
         assert promised <= room, f"places for {promised} CPUs were given away, and there are {room}"
         if self.strict and not author.late:
@@ -263,7 +266,8 @@ class Invariants(Record):
         """
         kinds = author.kinds - author.unserved
         found = (job for other, job in self.of(*JOBS) if other != but and other.kind in kinds)
-        return [job for job in found if not self.forgotten(job)]
+        known = (job for job in found if not self.forgotten(job))
+        return [job for job in known if self.now() - self._corrected.get(uid(job), float("-inf")) > UNDER_WAY]
 
     def _pinned_in_vain(self, jobs: list[Object]) -> Decimal:
         """The CPUs of future pods whose assigned node, or every node, has no capacity for them.

@@ -126,6 +126,9 @@ class ScheduleRunner:
             job=job,
         )
         puppet.network.latency, puppet.network.lag = schedule.latency, schedule.lag
+        if any(step.act == "delete_lease" for step in schedule.steps):
+            # Two leaders may write against each other until one of them reads the Lease, which must take time.
+            puppet.network.latency = max(schedule.latency, 0.01)
         self.puppets.append(puppet)
         self.site.counts["processes"] += 1
 
