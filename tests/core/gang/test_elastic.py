@@ -83,6 +83,13 @@ def test_gang_does_not_grow_while_another_waits_for_capacity() -> None:
     assert sizes(queued) == {"a": 3, "in": 1}
 
 
+@pytest.mark.parametrize(("on_n0", "grows"), [(4, True), (5, False)])
+def test_gang_does_not_grow_while_its_pods_wait_for_full_node(on_n0: int, grows: bool) -> None:
+    """These pods will need the free capacity of the other node."""
+    found = world(running("a", {"n0": on_n0}, at=0, wanted=6, least=2, most=8))
+    assert bool(found.decide(40)) is grows
+
+
 def test_gang_does_not_grow_twice_within_steady_interval() -> None:
     found = world(running("a", {"n0": 2}, at=0, most=4), running("b", {"n0": 1}))
     found.settle(20)

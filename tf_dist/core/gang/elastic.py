@@ -129,6 +129,9 @@ def _growths(cache: SchedulerCache, entry: Workload, now: float, policy: Admissi
         return
     if now < resize_cooldown_until(entry, policy):
         return
+    snapshot = cache.assumed_pods.snapshot
+    if snapshot.is_exceeded(pods for pods in entry.held.assumed if pods.node in snapshot):
+        return  # others have filled a node of its pods, which will need the free capacity of another node
     known = expected_end(gang, now)
     remaining = max(_AT_LEAST, now - gang.assigned.at) if known == inf else max(1.0, known - now)
     on = Counter(node for want in entry.request.wants for node in entry.nodes_by_index(want.type) if node)
