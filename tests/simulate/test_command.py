@@ -122,3 +122,13 @@ def test_checkpoints_limit_loss_by_preemption(capsys: pytest.CaptureFixture[str]
     assert lost_hours("") == pytest.approx(100 * seconds, abs=1e-3)
     assert lost_hours("", "--checkpoint", "30") == pytest.approx(10 * seconds, abs=1e-3)
     assert lost_hours(", checkpoint: 80", "--checkpoint", "30") == pytest.approx(20 * seconds, abs=1e-3)
+
+
+@pytest.mark.parametrize("more", [(), ("--faithful",)])
+def test_queues_that_a_file_names_have_no_quota(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    path = tmp_path / "jobs.csv"
+    path.write_text("submit,duration,workers,queue\n0,100,8,red\n0,100,8,blue\n10,100,8,\n")
+    code, out, _ = simulate(capsys, "--trace", str(path), "--nodes", "1", "--policy", "ours", "-o", "json", *more)
+    assert (code, json.loads(out)["policies"]["ours"]["stuck"]) == (0, 0)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tf_dist.core.model.fieldpath import suggestion
+from tf_dist.core.model.gang_queue import Queue
 from tf_dist.errors import InvalidJob, Problem
 from tf_dist.simulate.placement import FreeCapacity, packed
 from tf_dist.simulate.scenario import Cluster, Scenario, SimJob
@@ -44,7 +45,10 @@ def load(path: Path, wish: TraceOptions) -> Scenario:
         rest = problems[_MOST_SHOWN:]
         raise InvalidJob(problems[:_MOST_SHOWN] + [Problem(path.name, f"has {len(rest)} more problems")][: len(rest)])
     jobs = sorted(jobs, key=lambda job: job.submit)[: wish.jobs]
-    return Scenario(name=path.stem, cluster=cluster, jobs=_stretched(jobs, cluster, wish), seed=wish.seed)
+    # A file says nothing about quotas, so its queues have none, and share the cluster fairly.
+    queues = tuple(Queue(name=name) for name in sorted({job.queue for job in jobs} - {""}))
+    stretched = _stretched(jobs, cluster, wish)
+    return Scenario(name=path.stem, cluster=cluster, jobs=stretched, queues=queues, seed=wish.seed)
 
 
 def _rows(path: Path) -> list[tuple[str, Mapping[str, Any]]]:
