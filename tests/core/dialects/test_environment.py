@@ -218,3 +218,25 @@ def test_document_with_thousands_of_references_gets_a_few_warnings() -> None:
     """Other tenants wait while a controller checks a document."""
     variables = [{"name": f"V{number}", "value": f"$(W{number})"} for number in range(5_000)]
     assert len(advice({"env": variables, "args": [" ".join(f"$(X{number})" for number in range(5_000))]})) == 10
+
+
+@pytest.mark.parametrize("containers", ["containers", "initContainers"])
+@pytest.mark.parametrize(
+    ("container", "place"),
+    [
+        ({"command": ["sh", "a\0b"]}, "command[1]"),
+        ({"args": ["\0"]}, "args[0]"),
+        ({"env": [{"name": "A", "value": "x\0"}]}, "env[0].value"),
+    ],
+)
+def test_refuses_nul_that_no_program_can_receive(containers: str, container: Document, place: str) -> None:
+    found = v1(1)
+    first = {"name": "tensorflow", "image": "any"}
+    spec = {"containers": [first]}
+    spec[containers] = [{**first, "name": "tensorflow" if containers == "containers" else "first", **container}]
+    found["spec"]["tfReplicaSpecs"]["Worker"]["template"] = {"spec": spec}
+    with pytest.raises(InvalidJob) as told:
+        parse(found)
+    [problem] = told.value.problems
+    path = f"spec.tfReplicaSpecs.Worker.template.spec.{containers}[0].{place}"
+    assert (problem.path, problem.message) == (path, "contains a NUL character, so no container starts")

@@ -1,4 +1,4 @@
-"""Checks of environment variables: variables that are too long for Linux, and references to undefined variables.
+"""Checks of environment variables and arguments: what Linux cannot pass to a program, and undefined references.
 
 Linux cannot start a program with a variable of more than 131,071 bytes ("argument list too long"), so every container
 of such a job would fail. The lengths are computed without building the values, because stored jobs are checked in every
@@ -62,6 +62,22 @@ def _lengths(job: Job) -> Iterator[tuple[str, int]]:
             yield name, len(name) + _hosts(job, spec) + spec.replicas
 
 
+def check_words(container: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
+    """Errors for words and values with a NUL, which an API server accepts. Linux cannot pass them to a program."""
+    for place, written, _ in _words(container):
+        if "\0" in text(written):
+            out.error((*loc, *place), "contains a NUL character, so no container starts", "remove it")
+
+
+def _words(container: Mapping[str, Any]) -> Iterator[tuple[FieldPath, object, str]]:
+    """The values of ``env``, each with its name, and the words of the command."""
+    for index, entry in enumerate(list_items(container.get("env"))):
+        yield ("env", index, "value"), value_at(entry, "value"), text(value_at(entry, "name"))
+    for field in ("command", "args"):
+        for index, word in enumerate(list_items(container.get(field))):
+            yield (field, index), word, ""
+
+
 # ``$$`` is an escaped dollar sign. A shell runs ``$(date)`` as a program, so names in lower case are ignored.
 _REFERENCE: Final = re.compile(r"\$\$|\$\(([A-Z_][A-Z0-9_]*)\)")
 # Variables that Kubernetes sets for Services, and variables of the steps of workflows.
@@ -82,14 +98,8 @@ def advise_references(job: Job, container: Mapping[str, Any], loc: FieldPath, ou
     if job.dialect is Dialect.VOLCANO:  # other checks report missing plugins
         known |= {"VK_TASK_INDEX", "VC_TASK_INDEX"}
         known |= {f"{names.hosts_prefix(spec.name)}_{part}" for spec in job.replica_specs for part in ("HOSTS", "NUM")}
-    texts: list[tuple[FieldPath, object, str]] = [
-        (("env", index, "value"), value_at(entry, "value"), text(value_at(entry, "name")))
-        for index, entry in enumerate(list_items(container.get("env")))
-    ]
-    for field in ("command", "args"):
-        texts += [((field, index), word, "") for index, word in enumerate(list_items(container.get(field)))]
     count = 0
-    for place, written, defined in texts:
+    for place, written, defined in _words(container):
         for name in dict.fromkeys(_REFERENCE.findall(text(written))):
             if name in known or _SET_BY_OTHERS.fullmatch(name):
                 continue

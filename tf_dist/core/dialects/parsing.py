@@ -18,7 +18,7 @@ from tf_dist.core.dialects.common_schema import (
     raw_templates,
     template_containers,
 )
-from tf_dist.core.dialects.environment import advise_references, check_environment
+from tf_dist.core.dialects.environment import advise_references, check_environment, check_words
 from tf_dist.core.dialects.field_errors import PROBLEM_LIMIT, FieldErrors, report_schema_errors
 from tf_dist.core.dialects.pod_template import check_frame, check_template
 from tf_dist.core.dialects.registry import (
@@ -69,6 +69,9 @@ def _parsed(document: Any, out: FieldErrors) -> Parsed:
     ready = form.defaulted(document)
     job = common_annotations.with_annotations(form.build(_valid(ready, form.model, out.limit)))
     check_environment(job, out)
+    for raw in raw_templates(document, job.dialect):
+        for place, container in _containers(raw.template):
+            check_words(container, (*raw.loc, *place), out)
     out.raise_errors()
     _advise(job, document, out)
     return Parsed(job=job, document=ready, warnings=out.warnings)
@@ -80,13 +83,12 @@ def _advise(job: Job, document: Document, out: FieldErrors) -> None:
     classes: list[tuple[FieldPath, object]] = [(loc, value_at(document, *map(str, loc))) for loc in of_job]
     for raw in raw_templates(document, job.dialect):
         classes.append(((*raw.loc, "spec", "priorityClassName"), value_at(raw.template, "spec", "priorityClassName")))
-        containers = list(template_containers(raw.template))
-        for place, container in containers:
+        for place, container in template_containers(raw.template):
             named = [value_at(entry, "name") for entry in list_items(container.get("env"))]
             # The user's variable precedes tf-dist's variable in the environment, so the latter takes effect.
             if job.tf_config is not TFConfigStyle.NONE and "TF_CONFIG" in named:
                 out.warn((*raw.loc, *place, "env"), "tf-dist sets TF_CONFIG, and this one is overridden", "remove it")
-        for place, container in (*template_containers(raw.template, "initContainers"), *containers):
+        for place, container in _containers(raw.template):
             if out.full:
                 return
             advise_references(job, container, (*raw.loc, *place), out)
@@ -98,6 +100,12 @@ def _advise(job: Job, document: Document, out: FieldErrors) -> None:
         if text(name).startswith(SYSTEM_CLASSES):  # for components of the cluster: admission refuses these classes
             message = f'priority class "{name}" is for components of the cluster: the job waits forever'
             out.warn(loc, message, "name another priority class, or none")
+
+
+def _containers(template: object) -> Iterator[tuple[FieldPath, Mapping[str, Any]]]:
+    """The init containers and containers of a template, with their places."""
+    yield from template_containers(template, "initContainers")
+    yield from template_containers(template)
 
 
 def read(stored: Document) -> Job:
