@@ -19,6 +19,7 @@ from tf_dist.cluster.lease import LEASE_DURATION, LeaseRecord, leader_lease
 from tf_dist.core.gang.gang_builder import policy_may_restart
 from tf_dist.core.model import names
 from tf_dist.core.model.job import Job, ReplicaSpec
+from tf_dist.core.model.pods import required_node
 from tf_dist.core.model.quantity import parse_quantity
 from tf_dist.core.model.status import LIVE, NO_PODS, Phase, Status
 from tf_dist.core.model.status_codec import load_status, stored_status
@@ -76,6 +77,7 @@ class Record:
         self.written: dict[Key, float] = {}
         self._lease_deleted: dict[Key, float] = {}  # when a user deleted it
         self.restored = float("-inf")  # when the store was restored
+        self.clocks_stepped = False  # whether all clocks have jumped ahead since the jobs were submitted
         self._author = author
         self._read: dict[str, tuple[object, Object, StoredSpec]] = {}
         self._memories: dict[str, tuple[Object, Status]] = {}
@@ -224,7 +226,11 @@ class Record:
         for spec, count in self._parts(stored):
             there = Counter(pod["spec"]["nodeName"] for pod in pods if type_of(pod) == spec.type and on_a_node(pod))
             nodes = Counter(place.placement.get(spec.type, {}) if place is not None else {}) - there
-            named = [*nodes.elements()][: max(0, count - there.total())]
+            waiting = [
+                pod for pod in pods if type_of(pod) == spec.type and not on_a_node(pod) and phase(pod) not in ENDED
+            ]
+            pinned = nodes & Counter(required_node(pod["spec"]) for pod in waiting)
+            named = [*pinned.elements(), *(nodes - pinned).elements()][: max(0, count - there.total())]
             rest = max(0, count - there.total() - len(named))
             yield from ((node, pod_cpus(spec)) for node in [*named, *[""] * rest])
 

@@ -158,7 +158,8 @@ class Rest:
         for line in lines.values():
             _, first = min(line, key=lambda one: (one[0], name(one[1])))
             why = self._fits(first) or self._in_the_way(first)
-            if why and len(lines) == 1:
+            # After a step of the clocks, jobs have waited for so long that the capacity may be reserved for another.
+            if why and len(lines) == 1 and not (record.clocks_stepped and len(line) > 1):
                 text = f"waits ({record.memory(first).display_message}) beside {why}"
                 yield Unrest(name(first), "waits", text)
 

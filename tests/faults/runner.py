@@ -219,6 +219,7 @@ class ScheduleRunner:
     def step_clock(self) -> None:
         """Step all clocks, including those of future processes, as a time service does."""
         self._stepped += 3600.0
+        self.site.invariants.clocks_stepped = True
         for puppet in self.puppets:
             puppet.process.skew += 3600.0
 
