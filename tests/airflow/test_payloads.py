@@ -82,11 +82,19 @@ def native() -> Iterator[Any]:
         yield dag
 
 
-@pytest.mark.parametrize("payload", PAYLOADS)
-def test_native_template_keeps_text_as_text(payload: str) -> None:
-    body = document("{{ params.x }}")
+def native_operator() -> TFJobOperator:
     with native():
-        operator = TFJobOperator(task_id="train", job=body, annotations={"note": "{{ params.x }}"})
+        return TFJobOperator(task_id="train", job=document("{{ params.x }}"), annotations={"note": "{{ params.x }}"})
+
+
+def test_native_template_with_nul_is_refused() -> None:
+    with pytest.raises(InvalidJob, match="NUL"):
+        rendered(native_operator(), {"x": PAYLOADS["nul"]})
+
+
+@pytest.mark.parametrize("payload", [one for one in PAYLOADS if one != "nul"])
+def test_native_template_keeps_text_as_text(payload: str) -> None:
+    operator = native_operator()
     honest = rendered(operator, {"x": "true"})
     found = rendered(operator, {"x": PAYLOADS[payload]})
     (container,) = found["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
